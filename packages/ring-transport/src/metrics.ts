@@ -130,7 +130,7 @@ export function collectRingMetrics(registry: Registry, sources: RingMetricsSourc
   }
 }
 
-/** What the metrics of one scrape are read from, once for all of them. */
+/** The values from which the metrics of one scrape are read, once for all of them. */
 class Scrape {
   readonly #sources: RingMetricsSources
   readonly #own = new Totals()

@@ -121,13 +121,13 @@ export interface NativeRing {
   readonly pollerCounters: readonly string[]
 }
 
-/** What `reserve` and `flush` return. */
+/** The results of `reserve` and `flush`. */
 export const SEND = { done: 0, full: 1, tooLong: 2, closed: 3, failed: 4 } as const
 
 /** READs that a connection has under way at most (kReservedForReads of native/ring/wire/wire.h). */
 export const READS = 4
 
-/** What a writable event grants: that the refused frame fits (`native/ring/sending/sender.h`). */
+/** The grant of a writable event: the refused frame fits (`native/ring/sending/sender.h`). */
 export const GRANT_ROOM = 1
 
 /** Frame types on the wire, and from 0x100 the poller's own events. */

@@ -26,7 +26,7 @@ class BoundCall {
     size_t count = Count;
     napi_value values[Count + 1];
     napi_get_cb_info(env, info, &count, values, nullptr, &object_);
-    // What a call lacks is undefined, which is no number.
+    // A missing argument is undefined, which is not a number.
     for (size_t i = 0; i < Count && good_; ++i)
       good_ = napi_get_value_uint32(env, values[i], &numbers_[i]) == napi_ok;
     if (!good_) napi_throw_type_error(env, "EINVAL", "expected a number");

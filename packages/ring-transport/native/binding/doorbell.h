@@ -14,7 +14,7 @@ class Doorbell {
   // On any thread, until end().
   void ring() const { napi_call_threadsafe_function(function_, nullptr, napi_tsfn_nonblocking); }
   void set_ref(Napi::Env env, bool on) const;
-  // Nobody rings any more; a ring that was not heard yet is dropped.
+  // No more rings; a ring that was not heard yet is dropped.
   void end();
 
  private:

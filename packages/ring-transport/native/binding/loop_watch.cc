@@ -5,7 +5,7 @@
 namespace rdmakit::ring::binding {
 namespace {
 
-// While turns find more, these many are made; then the loop's other work has its turn.
+// The maximum number of turns while they find more; then the loop's other work has its turn.
 constexpr int kLooksBeforeSleep = 4;
 
 }  // namespace
@@ -86,7 +86,7 @@ void LoopWatch::handle_closed() {
 void LoopWatch::on_readable() {
   const Poller::Look look = poller_->look_at_events();
   if (look.channel_lost) [[unlikely]]
-    uv_poll_stop(&channel_);  // it would be readable for ever
+    uv_poll_stop(&channel_);  // otherwise it would be readable for ever
   ring(look);
 }
 

@@ -192,7 +192,7 @@ Napi::Value PollerObject::ping(const Napi::CallbackInfo& info) {
 
 Napi::Value PollerObject::read(const Napi::CallbackInfo& info) {
   const auto region = reference<MrRef>(info[1], HandleKind::memory_region, "memory region");
-  // What is no offset is outside of any region.
+  // An invalid offset is outside of any region.
   const auto offset = static_cast<uint64_t>(info[2].As<Napi::Number>().Int64Value());
   bool lossless = false;
   const uint64_t address = info[3].As<Napi::BigInt>().Uint64Value(&lossless);

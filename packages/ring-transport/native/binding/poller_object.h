@@ -20,7 +20,7 @@ class PollerObject final : public Napi::ObjectWrap<PollerObject> {
   ~PollerObject() override;
 
  private:
-  // `Method`, of which JavaScript is told when memory runs out in it.
+  // Wraps `Method`; JavaScript gets an error if memory runs out in it.
   template <auto Method>
   std::invoke_result_t<decltype(Method), PollerObject, const Napi::CallbackInfo&> within(
       const Napi::CallbackInfo& info) {
@@ -47,7 +47,7 @@ class PollerObject final : public Napi::ObjectWrap<PollerObject> {
 
   // Shared with the ArrayBuffer over its event ring.
   std::shared_ptr<Poller> poller_;
-  // How JavaScript is told: by the poller's thread, or, in mode `caller`, by its own event loop.
+  // Wakes JavaScript: from the poller's thread, or, in mode `caller`, from its own event loop.
   Doorbell doorbell_;
   LoopWatch* watch_ = nullptr;
   Napi::Reference<Napi::ArrayBuffer> memory_;

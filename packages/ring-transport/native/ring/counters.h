@@ -1,5 +1,5 @@
-// What a connection and a poller have done, in numbers. Each is written by one thread and may be read by
-// any; the names are for JavaScript, in the order of the members.
+// Counters of a connection and of a poller. Each is written by one thread and may be read by any; the names
+// are for JavaScript, in the order of the members.
 #pragma once
 
 #include "base/counter.h"

@@ -1,4 +1,4 @@
-/** What a {@link Chain} links. Its members are the chain's while it is in one. */
+/** A member of a {@link Chain}. Its fields belong to the chain while it is in one. */
 export class ChainLink<T> {
   /** @internal */
   before: T | undefined
@@ -9,9 +9,10 @@ export class ChainLink<T> {
 }
 
 /**
- * A list in order of arrival that whoever is in it may leave at any place, at once and without memory of the list's own.
- * A Set of few members makes a new table every few arrivals, and each old one leads to the next: once one of them has
- * grown old, all that follow live until V8 collects everything. A request paid several microseconds for that.
+ * A list in order of arrival, whose members can leave from any position, at once; the list allocates no
+ * memory. A Set of few members makes a new table every few arrivals, and each old one leads to the next: once
+ * one of them has grown old, all that follow live until V8 collects everything. A request paid several
+ * microseconds for that.
  */
 export class Chain<T extends ChainLink<T>> {
   #first: T | undefined

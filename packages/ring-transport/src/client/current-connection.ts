@@ -97,7 +97,7 @@ export class CurrentConnection {
         return await work(connection, left(deadline))
       } catch (failure) {
         if (connection.isOpen || signal?.aborted || !(failure instanceof VerbsError)) throw failure
-        // It began to close before anything was sent, so nobody has it yet.
+        // It began to close before anything was sent, so the peer does not have it.
         if (failure.code === 'ESHUTDOWN') continue
         if (failure.code === 'EMSGSIZE' || performance.now() >= deadline) throw failure
         if (!again) throw this.#because('ECONNRESET', verb, 'the connection was lost before the end', failure)

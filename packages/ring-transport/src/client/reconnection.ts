@@ -35,7 +35,7 @@ export interface ReconnectionOptions extends Omit<ConnectOptions, 'session' | 'c
   readonly timeout?: number | undefined
 }
 
-/** Who is told of what becomes of a client's connections. */
+/** The listener to the fates of a client's connections. */
 export interface ReconnectionSink {
   state(state: ClientState): void
   /** One has opened, and has told nothing yet. */

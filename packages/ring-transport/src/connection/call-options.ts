@@ -1,4 +1,4 @@
-// What the calls of a connection take, and those of a client or a server, which pass them on.
+// Options of calls of a connection, and of a client or a server, which pass them on.
 import type { WaitOptions } from '@rdmakit/verbs'
 
 /** How a request is made. */

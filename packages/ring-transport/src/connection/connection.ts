@@ -224,7 +224,7 @@ export class RingConnection {
    * @throws UsageError when messages are taken in another way already, or from within a callback
    */
   drain(callback: (message: RingView) => void, limit = 256): number {
-    // What came before the first call is before what comes now.
+    // Earlier arrivals are delivered before later ones.
     this.#exchange.begin()
     return this.#exchange.inbox.drain(callback, limit, this.#exchange.link)
   }

@@ -11,7 +11,7 @@ import { Lifecycle } from './lifecycle.js'
 
 const EMPTY = new Uint8Array()
 
-/** What goes on behind a {@link RingConnection}: it hands what arrives to the part that it is for. */
+/** The work behind a {@link RingConnection}: passes arrivals to the part that handles them. */
 export class Exchange<Connection> {
   readonly link: RingLink
   readonly inbox = new Inbox()
@@ -97,7 +97,7 @@ export class Exchange<Connection> {
           outbox.send(type, correlation, immediate, bytes),
         read: (...read) => link.read(...read),
         hold: () => inbox.hold(),
-        // Its memory may have come free in a context of somebody else's.
+        // Its memory may have become free in another context.
         deliver: (type, message) => link.scope.run(() => this.#dispatch(type, message)),
         fail: (reason) => this.lifecycle.lost(reason),
         keep: () => link.keep(),
@@ -127,7 +127,7 @@ export class Exchange<Connection> {
         requests.pending.rejectAll(failure)
         outbox.end(failure)
         requests.responder.end(failure)
-        // What has arrived behind a large message that will not is still delivered.
+        // Arrivals behind a large message that will not come are still delivered.
         await transfers.end(failure)
         inbox.end()
       },

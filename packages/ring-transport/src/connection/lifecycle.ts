@@ -8,7 +8,7 @@ import type { CloseOptions } from './call-options.js'
 import { Liveness } from './liveness.js'
 import type { CloseReason, ConnectionState } from './states.js'
 
-/** What goes on over the connection, for whoever ends it. */
+/** A connection's activity, as its end affects it. */
 export interface Activity {
   /** Whether something is under way that the next message depends on. */
   isBusy(): boolean
@@ -18,9 +18,9 @@ export interface Activity {
   finish(): Promise<void>
   /** Resolves when all that was sent has left. */
   drained(): Promise<void>
-  /** What is still under way, in words. */
+  /** The outstanding work, in words. */
   underWay(): string
-  /** Lets go of what has come and waits: all of it, or what nobody takes. */
+  /** Releases waiting arrivals: all of them, or those that nobody takes. */
   discard(what: 'all' | 'untaken'): void
   /** The connection has ended, and its queue pair does nothing any more. */
   end(reason: VerbsError): Promise<void>
@@ -75,14 +75,14 @@ export class Lifecycle {
   /** @see RingConnection.close */
   async close({ drain = true, timeout = DEFAULT_TIMEOUT_MS }: CloseOptions = {}): Promise<void> {
     const limit = milliseconds('timeout', timeout)
-    // What was accepted from the peer counts as delivered there.
+    // Accepted messages count as delivered at the peer.
     const discard = () => this.#activity.discard(drain ? 'untaken' : 'all')
     discard()
     const late = () => this.#undrained()
     if (!drain) await this.end(undefined)
     else if (this.#state === 'open')
       await this.#link.scope.run(() => this.#shutdown(limit, this.#peerClosed.promise))
-    // Somebody else has begun already, and may have more patience.
+    // Another call has begun to close already, and may allow more time.
     else await within(this.closed, limit, late).catch((failure: VerbsError) => this.end(failure))
     await this.closed
     discard()
@@ -141,7 +141,7 @@ export class Lifecycle {
       await other
     }
     try {
-      // What it waits for may never come once somebody has broken the connection meanwhile.
+      // The awaited message may never come if the connection is broken meanwhile.
       const drained = Promise.race([drain(), this.closed])
       await within(drained, timeout, () => this.#undrained())
       await this.end(undefined)
@@ -189,7 +189,7 @@ export class Lifecycle {
     return this.#link.peer.session?.epoch ?? 0
   }
 
-  /** What draining waited for says whose fault it is: a handler that awaits close() waits for itself. */
+  /** The work for which draining waited tells whose fault it is: a handler that awaits close() waits for itself. */
   #undrained(): VerbsError {
     return this.#reset(`draining takes too long: ${this.#activity.underWay() || 'the peer does not close'}`)
   }
@@ -199,7 +199,7 @@ export class Lifecycle {
     return new VerbsError('ETIMEDOUT', 'heartbeat', this.#link.id.description, detail)
   }
 
-  /** What a device calls ECONNABORTED, a queue pair that failed at the peer, is a peer that broke the connection. */
+  /** A device's ECONNABORTED, a queue pair that failed at the peer, means that the peer broke the connection. */
   #vanished(reason: VerbsError | undefined): VerbsError {
     if (reason === undefined) return this.#reset('the peer vanished')
     return reason.code === 'ECONNABORTED' ? this.#reset('the queue pair of the peer failed') : reason

@@ -36,7 +36,7 @@ export type LivenessSettings = {
 const HOUR_MS = 3_600_000
 const DAY_MS = 24 * HOUR_MS
 const DEFAULT_HEARTBEAT_MS = 1250
-/** Of a heartbeat: with half a one until it is noticed, four heartbeats, of the default 5 s. */
+/** In heartbeats: with half a heartbeat until it is noticed, four heartbeats, of the default 5 s. */
 const DEAD_AFTER = 3.5
 const LEAST_MS = 10
 
@@ -59,7 +59,7 @@ function milliseconds(name: string, value: number, most: number): void {
     throw new UsageError(`${name} must be 0 or ${LEAST_MS} … ${most} milliseconds, not ${value}`)
 }
 
-/** What {@link Liveness} asks and tells a connection. */
+/** The connection, as {@link Liveness} uses it. */
 export interface Pulse {
   /** changes whenever something of the peer was heard, message or not */
   heard(): number

@@ -151,8 +151,7 @@ export function share(part: number, whole: number): number {
 }
 
 /**
- * A histogram of nanoseconds, from 1 to an hour, exact to 1 %. It takes some 40 KiB, so none is made before
- * somebody asks for it.
+ * A histogram of nanoseconds, from 1 to an hour, exact to 1 %. It takes some 40 KiB, so it is only made on demand.
  */
 export function latencyHistogram(): RecordableHistogram {
   return createHistogram({ lowest: 1, highest: 3_600e9, figures: 2 })
@@ -166,7 +165,7 @@ export class Totals {
   readonly #live = new Set<Observed>()
   readonly #known = new WeakSet<Observed>()
   #ended = NONE
-  /** of requests of connections that have ended; undefined until somebody wants to know */
+  /** of requests of connections that have ended; undefined until it is asked for */
   #latency: RecordableHistogram | undefined
 
   /** Counts it from now on; once, however often it is added. */

@@ -7,7 +7,7 @@ const counter = (name: string) => native.connectionCounters.indexOf(name)
 const HEARD = ['notifications_received', 'credits_received', 'pings_received'].map(counter)
 const ACTIVITY = ['frames_received', 'notifications_sent'].map(counter)
 
-/** What native code counts of one connection. */
+/** The native counters of one connection. */
 export class LinkCounters {
   readonly #native: NativePoller
   readonly #connection: number

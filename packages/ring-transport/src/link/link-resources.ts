@@ -118,7 +118,7 @@ export class LinkResources {
    * The ring itself stays mapped until the last message that is retained is released.
    */
   async destroy(): Promise<void> {
-    // What is to be awaited from here on is short, and its owner's.
+    // The remaining waits are short, and the owner's.
     this.poller.hold(this.connection, true)
     this.poller.native.detach(this.connection)
     await this.frames.detached
@@ -149,8 +149,8 @@ export class LinkResources {
 }
 
 /**
- * Memory is mapped on a thread of libuv's pool, which others may keep busy: nobody waits longer for it than for all else.
- * What comes later is closed with its protection domain.
+ * Memory is mapped on a thread of libuv's pool, which other work may keep busy: the wait for it has the same
+ * time limit as the rest. A later result is closed with its protection domain.
  */
 function inTime<T>(allocated: Promise<T>, id: ConnectionId, { wait }: Settings): Promise<T> {
   const { signal, timeout = DEFAULT_TIMEOUT_MS } = wait

@@ -74,7 +74,7 @@ export class RingLink {
     this.#channelBinding = binding
   }
 
-  /** What callbacks of the connection run in. */
+  /** The scope in which callbacks of the connection run. */
   get scope(): CallbackScope {
     return this.#resources.frames.scope
   }

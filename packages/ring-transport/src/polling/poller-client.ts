@@ -2,7 +2,7 @@ import type { CallbackScope } from '@rdmakit/verbs/internal'
 
 /** @internal what a poller tells of one connection; `type` is one of {@link TYPE} */
 export interface FrameSink {
-  /** what its frames are told in */
+  /** the scope in which its frames are delivered */
   readonly scope: CallbackScope
   /** data is taken by who drains, and told in the context of that call */
   readonly isDrained: boolean

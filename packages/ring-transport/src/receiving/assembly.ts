@@ -5,10 +5,10 @@ import type { Place } from './place.js'
 
 // A message that is longer than a frame goes in parts: frames of type `part`, each with the bytes of the whole as its
 // correlation and its type as its immediate, then one of type `last` with the rest and with what a frame of that type
-// carries. Nothing comes between them. A `last` without bytes says that the message was given up: it will not come. So
-// whoever sends may stop at any part, and the bytes of a message that he waits for room with need no copy.
+// carries. Nothing comes between them. A `last` without bytes says that the message was abandoned: it will
+// not come. So the sender may stop at any part, and a message that waits for room needs no copy.
 
-/** What assembling needs of its connection. */
+/** The connection, as assembling uses it. */
 export interface PartsHost {
   /** Keeps the place of a message in the order of all. */
   hold(): Place
@@ -57,7 +57,7 @@ export class Assembly {
   end(): void {
     this.#coming?.giveUp()
     this.#coming = undefined
-    // What waits for memory has come, and is in the ring: it is not more than that.
+    // Messages that wait for memory have arrived, and are in the ring: they are not more than that.
     for (const parted of [...this.#open]) parted.begin()
   }
 
@@ -141,7 +141,7 @@ class Parted {
   /** There is memory for it. */
   begin(): void {
     if (this.#over || this.#memory !== undefined) return
-    // Not filled with zeros: nobody sees it before all of it has been written.
+    // Not filled with zeros: it is not visible before all of it has been written.
     this.#memory = new Uint8Array(Buffer.allocUnsafeSlow(this.length).buffer)
     for (const frame of this.#frames.splice(0)) this.#fill(frame)
     this.#finish()
@@ -196,7 +196,7 @@ class Parted {
     const giveBack = this.#giveBack
     this.#giveBack = undefined
     giveBack?.()
-    // Nobody wants what has come of it.
+    // Its parts are not wanted any more.
     if (this.#place?.isDiscarded) for (const frame of this.#frames.splice(0)) frame.release()
   }
 }

@@ -8,7 +8,7 @@ import { brokenReason } from '../setup/link-errors.js'
 import { type MessageSource, RingMessage, RingView } from './message.js'
 import { UnreleasedFrames } from './unreleased-frames.js'
 
-/** What a link tells the connection above it. */
+/** The connection above a link, as the link calls it. */
 export interface LinkSink {
   message(type: number, message: RingMessage): void
   /** `room`: the frame that was refused fits now; else something was posted, credited or completed */
@@ -123,7 +123,7 @@ export class FrameReceiver implements FrameSink, MessageSource {
       return
     }
     if (this.#drainer === undefined) this.#take(type, offset, length, end, correlation, immediate)
-    // Who drains gets data in a context of his own; all else is the connection's.
+    // A draining program gets data in its own context; all other calls run in the connection's.
     else this.scope.run(() => this.#take(type, offset, length, end, correlation, immediate))
   }
 

@@ -10,7 +10,7 @@ import { Place } from './place.js'
 
 type Entry = RingMessage | Place
 
-/** What a message is for who takes it: a copy, theirs for good, or a view of the ring, to be released. */
+/** The form in which a message is delivered: a copy, which stays valid, or a view of the ring, to be released. */
 export type Form = 'copies' | 'views'
 
 export interface BatchOptions {
@@ -20,19 +20,19 @@ export interface BatchOptions {
   readonly signal?: AbortSignal | undefined
 }
 
-/** What draining asks of the connection's link. */
+/** The connection's link, as draining uses it. */
 export interface DrainedLink {
   /** gets data that comes while the poller is drained */
   drainer: ((view: RingView) => void) | undefined
   readonly poller: { drain(limit: number): number; look(): boolean; takeSeen(limit: number): number }
 }
 
-/** Who takes messages. One kind at a time: two that take turns would each see half of them. */
+/** A taker of messages. Only one kind at a time: two in turn would each see half of the messages. */
 type Taker = () => void
 
 /**
- * Messages in their order, from the ring to whoever takes them. What nobody takes waits here, and in the
- * ring, which stalls the sender.
+ * Delivers messages in order, from the ring to their taker. Without a taker they wait here, and in the ring, which
+ * stalls the sender.
  */
 export class Inbox {
   readonly #copies = new Subject<RingMessage>()
@@ -81,8 +81,8 @@ export class Inbox {
   }
 
   /**
-   * No more will come. What waits can still be taken, also by those who come late: it is moved out of the
-   * ring, which is free then whether anybody takes it or not.
+   * No more will come. Waiting messages can still be taken, also by late takers: they move out of the ring,
+   * which is then free whether they are taken or not.
    */
   end(): void {
     this.#ended = true
@@ -98,13 +98,13 @@ export class Inbox {
     }
   }
 
-  /** Lets go of what waits and what comes while nobody takes it. */
+  /** Releases waiting messages, and later ones while there is no taker. */
   discardUntaken(): void {
     this.#discarding = true
     if (this.#unwanted) this.discard()
   }
 
-  /** Lets go of all that waits, whoever takes it, and of what comes while nobody takes it. */
+  /** Releases all waiting messages, even if there is a taker, and later ones while there is none. */
   discard(): void {
     this.#discarding = true
     const queue = this.#queue.slice(this.#first)
@@ -181,7 +181,7 @@ export class Inbox {
     return new Observable<T>((subscriber) => {
       const active = new Set<RingMessage>()
       const done = (message: RingMessage) => active.delete(message) && message.release()
-      // However it ends, the messages are free for the next who takes them, before he is told.
+      // However it ends, the messages are free for the next taker, before this one is told.
       const leave = () => {
         if (this.#taker === take) this.#taker = undefined
         for (const message of active) done(message)
@@ -194,7 +194,7 @@ export class Inbox {
         active.add(message)
         try {
           const work = project(message)
-          // A promise cannot be stopped: it may read its message until it settles, whoever still listens.
+          // A promise cannot be stopped: it may read its message until it settles, even without a listener.
           if (isPromise<T>(work)) {
             active.delete(message)
             working++
@@ -310,7 +310,7 @@ export class Inbox {
 
   /** One that was under way is there, or will not come. */
   #settle(place: Place): void {
-    // Without a message it must not stay until somebody takes what is before it.
+    // Without a message it must not stay until those before it are taken.
     if (place.message === null) {
       const at = this.#queue.indexOf(place, this.#first)
       if (at >= 0) this.#queue.splice(at, 1)
@@ -341,7 +341,7 @@ export class Inbox {
   }
 }
 
-/** Who takes messages while they are drained: they are handed out where they come. */
+/** The taker while messages are drained: they are delivered where they arrive. */
 const NOBODY: Taker = () => {}
 
 function given(message: RingMessage, form: Form): RingMessage {

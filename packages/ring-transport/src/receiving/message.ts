@@ -90,7 +90,7 @@ export class RingMessage {
     return copyOf(this.#source.memory, this.#offset, this.length)
   }
 
-  /** @internal the payload, in memory that is nobody else's: what is there already, or a copy */
+  /** @internal the payload, in memory of its own: the existing memory, or a copy */
   owned(): Uint8Array {
     return this.#source.lasting ? this.data : this.copy()
   }
@@ -130,7 +130,7 @@ export class RingMessage {
     this.release()
   }
 
-  /** @internal gives way to a message with the same bytes in memory of its own, which nobody has to release */
+  /** @internal replaces this by a message with the same bytes in memory of its own, which needs no release */
   moved(): RingMessage {
     if (this.#source.lasting) return this
     const own = new OwnMemory(this.copy())
@@ -229,8 +229,8 @@ export class RingView {
 }
 
 /**
- * A message's bytes in debug mode: a copy in a buffer of its own, which is taken away at the release. A
- * view that somebody kept is empty from then on, its elements are undefined, and a DataView of it throws.
+ * A message's bytes in debug mode: a copy in a buffer of its own, which is detached at the release. A view
+ * that was kept is empty from then on, its elements are undefined, and a DataView of it throws.
  */
 class Guard {
   readonly bytes: Uint8Array<ArrayBuffer>

@@ -4,7 +4,7 @@ import type { RingMessage } from './message.js'
 export class Place {
   /** the message, null when there will be none, undefined while it is under way */
   message: RingMessage | null | undefined
-  /** called once nobody waits for it here any more: it was taken, or is not wanted */
+  /** called once it is no longer awaited here: it was taken, or is not wanted */
   onGone: (() => void) | undefined
   readonly #settled: (place: Place) => void
   #discarded = false
@@ -25,7 +25,7 @@ export class Place {
     return this.#discarded
   }
 
-  /** Nobody wants the message any more, whenever it comes. */
+  /** The message is not wanted any more, whenever it comes. */
   discard(): void {
     this.#discarded = true
     this.message?.release()

@@ -10,7 +10,7 @@ export interface RingFrame {
  * the ring is given back in the order of arrival: up to the oldest that is still held.
  */
 export class UnreleasedFrames {
-  /** those from the first to before the end; places are used again, as an array that shrinks is made anew */
+  /** those from the first to before the end; places are reused, because an array that shrinks is reallocated */
   #frames: (RingFrame | undefined)[] = []
   #first = 0
   #end = 0

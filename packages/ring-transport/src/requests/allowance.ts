@@ -1,9 +1,9 @@
 import { Chain, ChainLink } from '../base/chain.js'
 
 /**
- * What the requests of one end may take of the other's memory, while they are not answered: 64 times the ring of the
- * end that answers them, at most 64 MiB. Both ends know it without a word: who asks keeps what is beyond it to itself,
- * who answers copies no more than that out of its ring.
+ * The memory that one end's unanswered requests may take at the other end: 64 times the ring of the answering
+ * end, at most 64 MiB. Both ends compute it without an exchange: the requesting end keeps further requests to
+ * itself, and the answering end copies no more than that out of its ring.
  * @param capacity bytes of the ring of the end that answers
  */
 export function requestAllowance(capacity: number): number {

@@ -15,7 +15,7 @@ export class PendingRequest extends Turn {
   /** milliseconds of performance.now() */
   readonly begun: number
   readonly deadline: number
-  /** @internal it is on its way: a response may come, even when nobody waits for it any more */
+  /** @internal it is on its way: a response may come, even if it is no longer awaited */
   sent = false
   readonly #send: SendRequest
   #bytes: Uint8Array | undefined
@@ -114,9 +114,8 @@ export class PendingRequests {
   }
 
   /**
-   * A response has come.
-   * @returns the request, which the caller settles; `given up` when nobody waits for it any more; undefined when nobody
-   *   waits for one of that number: the peer breaks the protocol
+   * A response has come. @returns the request, which the caller settles; `given up` if it is no longer
+   * awaited; undefined if no request has that number: the peer breaks the protocol
    */
   take(correlation: number): PendingRequest | 'given up' | undefined {
     const pending = this.#find(correlation)
@@ -149,7 +148,7 @@ export class PendingRequests {
     return this.#latency
   }
 
-  /** Whether somebody waits for its response. */
+  /** Whether its response is awaited. */
   has(request: PendingRequest): boolean {
     return this.#find(request.correlation) === request
   }

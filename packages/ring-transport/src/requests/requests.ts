@@ -9,7 +9,7 @@ import { PendingRequest, PendingRequests } from './pending-requests.js'
 import { decodeError, RemoteError } from './remote-error.js'
 import { type Handler, Responder, type ResponderHost } from './responder.js'
 
-/** What requests need of their connection. */
+/** The connection, as requests use it. */
 export interface RequestsHost<Connection> extends Omit<ResponderHost<Connection>, 'post'> {
   /** what errors call the connection */
   readonly object: string
@@ -101,7 +101,7 @@ export class Requests<Connection> {
     await this.responder.idle()
   }
 
-  /** What is waited for, in words; undefined where nothing is. */
+  /** The awaited work, in words; undefined if there is none. */
   get underWay(): (string | undefined)[] {
     return [
       several(this.pending.count, 'request(s) that the peer has not answered'),
@@ -141,7 +141,7 @@ export function several(count: number, what: string): string | undefined {
   return count === 0 ? undefined : `${count} ${what}`
 }
 
-/** What a request fails with is made where it came in; its stack is to say who has asked. */
+/** The error of a request is created where it arrives; its stack must show the caller. */
 function byCaller(failure: unknown): never {
   if (failure instanceof RemoteError || (failure instanceof VerbsError && failure.code === 'ETIMEDOUT'))
     Error.captureStackTrace(failure)

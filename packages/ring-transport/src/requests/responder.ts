@@ -27,7 +27,7 @@ export type Post = (
   onSent: () => void,
 ) => Promise<void> | undefined
 
-/** What answering needs of its connection. */
+/** The connection, as answering uses it. */
 export interface ResponderHost<Connection> {
   readonly connection: Connection
   /** where handlers run */
@@ -138,7 +138,7 @@ export class Responder<Connection> {
     for (const running of this.#early) {
       if (!this.#ready) return
       this.#early.delete(running)
-      // What has ended, or set the handler, has nothing to do with it.
+      // Runs in the connection's scope, not in that of the code that has ended or set the handler.
       this.#scope.run(() => this.#run(running))
     }
   }
@@ -190,12 +190,13 @@ export class Responder<Connection> {
       this.#finish(running)
       return
     }
-    // Those that are answered and wait for room are not held back: that could stop two ends that ask each other for ever.
+    // Answered requests that wait for room are not held back: that could stop two ends that send requests to each
+    // other, for ever.
     const waiting = (bytes?.length ?? 0) + ENTRY_BYTES // a handler may return what is no bytes at all
     this.#waiting += waiting
     if (this.#waiting > MOST_WAITING_BYTES) this.#overflow()
-    // A response that cannot be sent, too long or not even bytes, is the handler's fault: the requester
-    // is told. When the connection has ended, that fails too, and there is nobody to tell.
+    // A response that cannot be sent, too long or not even bytes, is the handler's fault: the requester gets an
+    // error. If the connection has ended, that fails too, and there is no one to tell.
     posted
       .catch((failure) => this.#post(TYPE.error, correlation, encodeError(failure), sent))
       .catch(() => {})
@@ -239,7 +240,7 @@ class Running<Connection> extends ChainLink<Running<Connection>> implements Hand
     this.waiting = request
   }
 
-  /** Made when somebody looks at it: most handlers do not. */
+  /** Created on first use: most handlers do not need it. */
   get signal(): AbortSignal {
     this.#abort ??= new AbortController()
     if (this.#ended) this.#abort.abort(this.#reason)

@@ -7,7 +7,7 @@ import type { Flushable } from '../polling/poller-client.js'
 import { HEADER, type StagingWriter } from './staging-writer.js'
 import { type FrameFields, WaitingFrames } from './waiting-frames.js'
 
-/** What an outbox needs of its link. */
+/** The link, as an outbox uses it. */
 export interface SendingLink {
   readonly id: { readonly description: string }
   readonly stagingWriter: StagingWriter
@@ -120,7 +120,7 @@ export class Outbox {
   #at = 0
 
   #place(type: number, length: number): boolean {
-    // What waits goes first; its turn ends with a writable event of its own, or with the claim.
+    // Waiting frames go first; their turn ends with a writable event of its own, or with the claim.
     if (this.#waiting.count > 0 || this.claimed >= 0) {
       this.#refuse()
       return false
@@ -281,7 +281,7 @@ export class Outbox {
     this.refused++
   }
 
-  /** What the claim held up goes now; if there is no room for it, a writable event follows. */
+  /** Sends the frames that the claim held up; if there is no room for them, a writable event follows. */
   #afterClaim(): void {
     if (this.#reason === undefined) this.#resume()
   }

@@ -1,7 +1,7 @@
 import { SEND, TYPE } from '../native.js'
 import { unitLog2, type Version } from '../setup/handshake.js'
 
-/** What a staging writer asks of native code. */
+/** The native code, as a staging writer uses it. */
 export interface StagingPort {
   /**
    * Asks for room for a frame of so many bytes behind `next`; then the words hold where to go on and up to where. One

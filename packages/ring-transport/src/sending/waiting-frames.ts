@@ -3,7 +3,7 @@ import { deferred } from '@rdmakit/verbs/internal'
 import { isPromise } from '../base/is-promise.js'
 import { TYPE } from '../native.js'
 
-/** What a frame carries beside its bytes. */
+/** The fields of a frame besides its bytes. */
 export interface FrameFields {
   readonly type: number
   readonly correlation?: number
@@ -180,7 +180,7 @@ export class WaitingFrames {
     this.#ready()
   }
 
-  /** Lets go of frames that nobody wants sent any more, such as requests that timed out meanwhile. */
+  /** Drops frames that are not wanted any more, such as requests that timed out meanwhile. */
   #prune(): void {
     const kept: Waiting[] = []
     for (const frame of this.#frames) {

@@ -188,7 +188,7 @@ export class RingServer {
     const arriving = [...this.#arriving, ...this.#leaving]
     const arrived = Promise.allSettled(arriving.map(({ settled }) => settled))
     if (drain && arriving.length > 0) await within(arrived, left(deadline), () => undefined).catch(() => {})
-    // Whoever has not come by now gets no answer, and his connect fails.
+    // Peers that have not arrived by now get no answer, and their connect fails.
     for (const { giveUp } of arriving) giveUp.abort()
     await arrived
     await Promise.all([...this.#connections].map((one) => one.close({ drain, timeout: left(deadline) })))
@@ -288,7 +288,7 @@ export class RingServer {
     return isPromise(verdict) ? verdict.then(reason) : reason(verdict)
   }
 
-  /** What came of a verdict that took its time, in which the server may have closed or another epoch come. */
+  /** The result of a verdict that took time, in which the server may have closed or another epoch begun. */
   async #decided(
     verdict: Promise<string | undefined>,
     session: Session | undefined,
@@ -318,7 +318,7 @@ export class RingServer {
 
   /** Places that are left for a connection; one that takes another's place needs none. */
   #places(session: Session | undefined): number {
-    // What arrives has its place already; this request is counted once it is through here.
+    // Arriving connections have their place already; this request is counted once it is through here.
     const left = this.#maxConnections - this.#connections.size - this.#arriving.size
     return session !== undefined && this.#sessions.replaces(session) ? left + 1 : left
   }

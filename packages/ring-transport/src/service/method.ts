@@ -110,7 +110,7 @@ function reflected(service: Service): Method[] {
     if (request === null || response === null)
       throw new UsageError(`${path}: its message types are not in this root`)
     const streams = one.requestStream === true || one.responseStream === true
-    // As pbjs names the method of the class that it generates.
+    // Like pbjs, which names the method of its generated class so.
     return method(name.charAt(0).toLowerCase() + name.slice(1), path, streams, request, response)
   })
 }

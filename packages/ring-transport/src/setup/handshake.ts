@@ -46,7 +46,7 @@ export interface Handshake {
 }
 
 const MAGIC = 0x72646b52
-/** What this end speaks, the version that it offers first. What is older is served for one release. */
+/** The versions that this end speaks, the one that it offers first. An older one is served for one release. */
 export const VERSIONS = [3, 2] as const
 export type Version = (typeof VERSIONS)[number]
 
@@ -89,7 +89,7 @@ export function applicationData(privateData: Uint8Array): Uint8Array {
   return decodeHandshake(privateData, 'connection request').applicationData
 }
 
-/** What a ring connection request contains, before it is answered. */
+/** The contents of a ring connection request, before it is answered. */
 export interface RingRequest {
   /** bytes of the peer's ring; the accepting end keeps a staging region of the same size */
   readonly capacity: number

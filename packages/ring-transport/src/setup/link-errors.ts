@@ -1,4 +1,4 @@
-// What ends a link, or keeps it from being made, in the words that programs get.
+// Errors that end a link or prevent it, in the words that programs get.
 import { type ConnectionId, ConnectionRejectedError, VerbsError } from '@rdmakit/verbs'
 import { decodeRefusal, refusedBy, type Version } from './handshake.js'
 
@@ -10,7 +10,7 @@ export function tooLarge(verb: string, id: ConnectionId, log2Capacity: number, m
   return new VerbsError('EMSGSIZE', verb, id.description, detail)
 }
 
-/** What a connector is told of a refusal, in the acceptor's words if it gave any. */
+/** The connector's error for a refusal, in the acceptor's words if it gave any. */
 export function refused(id: ConnectionId, failure: ConnectionRejectedError): VerbsError {
   const reason = decodeRefusal(failure.privateData)
   return reason === undefined

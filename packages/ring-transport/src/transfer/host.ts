@@ -3,7 +3,7 @@ import type { RingMessage } from '../receiving/message.js'
 import type { Place } from '../receiving/place.js'
 import type { FrameFields } from '../sending/waiting-frames.js'
 
-/** What transfers need of their connection. */
+/** The connection, as transfers use it. */
 export interface TransferHost {
   /** what errors call the connection */
   readonly object: string

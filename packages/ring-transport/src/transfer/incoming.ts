@@ -82,7 +82,7 @@ export class Incoming {
     await Promise.all(this.#receiving)
   }
 
-  /** Nobody looks at offers: it becomes a message like any other, in its place. */
+  /** No program listens for offers: it becomes a message like any other, in its place. */
   #hold(offer: RingOffer): void {
     const received = this.#receive(offer)
     this.#receiving.add(received)

@@ -1,6 +1,6 @@
 import { type Handshake, LONGEST_UNIT, MAX_LONGEST, type Version } from '../setup/handshake.js'
 
-/** What a connection's options say of large messages. */
+/** A connection's options for large messages. */
 export interface TransferLimits {
   /** bytes of the largest message that `transmit` sends through the ring; undefined: what is faster */
   readonly rendezvousThreshold: number | undefined
@@ -19,7 +19,7 @@ export interface TransferSettings extends TransferLimits {
   readonly longest: number
 }
 
-/** bytes of the largest message that goes through a ring in one frame when nobody says otherwise */
+/** bytes of the largest message that goes through a ring in one frame by default */
 const MAX_THRESHOLD = 2 ** 18
 /** … and in parts */
 const MAX_IN_PARTS = 2 ** 20

@@ -2,7 +2,7 @@ import type { MemoryRegion } from '@rdmakit/verbs'
 import { deferred, onAbort } from '@rdmakit/verbs/internal'
 import type { TransferHost } from './host.js'
 
-/** Registered memory that is somebody's until it is released. */
+/** Registered memory that has a user until it is released. */
 export interface Lease {
   /** at least as long as was asked for */
   readonly region: MemoryRegion
@@ -10,12 +10,12 @@ export interface Lease {
   release(): void
 }
 
-/** Who waits for bytes: for a region of them, or for their share of the limit alone. */
+/** A waiter for bytes: for a region of them, or only for their share of the limit. */
 interface Waiting {
   readonly length: number
-  /** whether a region that nobody uses will do */
+  /** whether an unused region will do */
   readonly takesRegion: boolean
-  /** What it waited for is there, and is its own. */
+  /** The memory that it waited for is there, and is its own. */
   serve(): void
   reject(reason: unknown): void
 }
@@ -41,7 +41,7 @@ export class TransferMemory {
     this.limit = limit
   }
 
-  /** bytes that are somebody's, or kept for the next message */
+  /** bytes in use, or kept for the next message */
   get used(): number {
     return this.#used
   }
@@ -102,14 +102,14 @@ export class TransferMemory {
     }
   }
 
-  /** The connection has ended: nobody gets any more, and what is released is given back. */
+  /** The connection has ended: no more memory is handed out, and released memory is given back. */
   end(reason: unknown): void {
     this.#ended = reason
     for (const { reject } of this.#waiting.splice(0)) reject(reason)
     for (const region of this.#idle.splice(0)) this.#free(region)
   }
 
-  /** Serves those who wait, in order, as far as there is memory; what nobody uses goes for it. */
+  /** Serves waiters in order, as far as there is memory; unused regions are given up for that. */
   #serve(): void {
     for (;;) {
       const [first] = this.#waiting

@@ -49,7 +49,7 @@ export class Outgoing {
   readonly #thresholds: Thresholds
   /** offers by their number, until the peer has settled them: it may read as long */
   readonly #offers = new Map<number, Transfer>()
-  /** places for offers that nobody has: {@link MAX_OFFERS} less the offers and those whose turn it is */
+  /** free places for offers: {@link MAX_OFFERS} less the offers and those whose turn it is */
   #free = MAX_OFFERS
   /** those that wait for a place, while none is free */
   readonly #waiting = new Set<Deferred<void>>()
@@ -103,7 +103,7 @@ export class Outgoing {
   settled(message: RingMessage): string | undefined {
     const { correlation, immediate } = message
     const transfer = this.#offers.get(correlation)
-    // What still waits for room the peer cannot know of.
+    // The peer cannot know of transfers that still wait for room.
     if (transfer?.offered !== true)
       return 'an end of a transfer that was never offered, or for the second time'
     if (immediate === PROGRESS) {
@@ -111,7 +111,7 @@ export class Outgoing {
       if (transferred === undefined || transferred > transfer.length || transferred < transfer.transferred)
         return 'an impossible progress'
       transfer.transferred = transferred
-      // All of it is told of with the end.
+      // The last progress is reported with the end.
       if (!transfer.over && transferred < transfer.length)
         tell(transfer.onProgress, transferred, transfer.length)
       return undefined
@@ -173,7 +173,7 @@ export class Outgoing {
     let correlation = 0
     const turn = deferred<void>()
     const run = async () => {
-      // What cannot be offered yet holds no memory of the peer's, nor a place in its order.
+      // A message that cannot be offered yet holds no memory of the peer's, nor a place in its order.
       if (this.#free > 0) this.#free--
       else {
         this.#waiting.add(turn)
@@ -240,7 +240,7 @@ export class Outgoing {
     return this.last
   }
 
-  /** A place is free: it goes to who has waited longest, so that nobody who comes meanwhile takes it. */
+  /** A place is free: it goes to the longest waiter, so that no later one takes it. */
   #leave(): void {
     for (const first of this.#waiting) {
       this.#waiting.delete(first)

@@ -16,8 +16,8 @@ export interface RemoteBytes {
 export const READ_BYTES = 2 ** 20
 
 /**
- * Milliseconds without the completion of any READ after which the connection counts as broken. A READ
- * cannot be taken back, and its memory not be given to anybody while it may still come.
+ * Milliseconds without the completion of any READ after which the connection counts as broken. A READ cannot
+ * be cancelled, and its memory must not be reused while it may still complete.
  */
 const STUCK_AFTER_MS = 30_000
 
@@ -41,7 +41,7 @@ interface Job extends Deferred<void> {
   reason: unknown
 }
 
-/** The RDMA READs of a connection: at most {@link READS} under way, for whoever asked first. */
+/** The RDMA READs of a connection: at most {@link READS} outstanding, in order of request. */
 export class Reads {
   readonly #host: TransferHost
   readonly #jobs = new Set<Job>()
@@ -72,7 +72,7 @@ export class Reads {
       failed: false,
       reason: undefined,
     }
-    // Who pulls may look at it later.
+    // The caller of pull may look at it later.
     job.promise.catch(() => {})
     if (this.#ended !== undefined) job.reject(this.#ended)
     else {

@@ -9,7 +9,7 @@ import { registrable } from '@rdmakit/verbs/internal'
 import { encodeOffer } from './format.js'
 import { memoryOf } from './region.js'
 
-/** What a program sends: bytes of its own, or a part of a region. */
+/** A program's data to send: bytes of its own, or a part of a region. */
 type Sent = Uint8Array | ScatterGatherElement
 
 /** Memory that a message is in, and that the peer is to read. */

@@ -1,4 +1,4 @@
-// What a RingClient takes and sends over one connection after another, and what its errors say.
+// The messages that a RingClient receives and sends over successive connections, and its errors.
 import { deferred } from '@rdmakit/verbs/internal'
 import { firstValueFrom, lastValueFrom, toArray } from 'rxjs'
 import { expect, it, onTestFinished } from 'vitest'

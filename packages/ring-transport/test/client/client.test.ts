@@ -301,7 +301,7 @@ describe('a client', () => {
   })
 
   it('that closes while it waits or connects ends at once, and all who wait with it', async () => {
-    // What would wait for any of these would wait for an hour.
+    // A wait for any of these would take an hour.
     const one = client(NOBODY, { reconnect: { min: 3_600_000, max: 3_600_000 } })
     const wait = { timeout: Number.POSITIVE_INFINITY }
     const waiting = [one.request(bytes('x'), wait), one.writable(), one.opened(wait)]

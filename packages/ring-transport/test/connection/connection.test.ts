@@ -121,7 +121,7 @@ describe('back-pressure', () => {
     const writable = a.writable().then(() => {
       resolved = true
     })
-    // What its arrival could have freed would be known before what is sent back then.
+    // If its arrival could free anything, that would be known before the reply is sent.
     await eventually(() => b.statistics().messagesWaiting === sent)
     b.send(bytes('all arrived'))
     await firstValueFrom(a.messages)
@@ -159,7 +159,7 @@ describe('back-pressure', () => {
 
   it('resolves at once when nothing was refused', async () => {
     const { a } = await pair()
-    // Before anything else has its turn, even what is due.
+    // Before any other work has its turn, even work that is due.
     const first = await Promise.race([
       a.writable().then(() => 'writable'),
       new Promise((resolve) => setImmediate(() => resolve('a turn later'))),
@@ -334,7 +334,7 @@ describe('closing', () => {
     })
     const request = a.request(bytes('x'), { timeout: HANG_MS })
     await asked.promise
-    // Who drains gives up with ECONNRESET, later.
+    // A drain gives up with ECONNRESET, later.
     await Promise.all([
       a.close({ drain: false, timeout: HANG_MS }),
       expect(request).rejects.toMatchObject({ code: 'ECANCELED' }),

@@ -78,7 +78,7 @@ describe.concurrent.each(PROVIDERS)('over %s', (provider) => {
       const peer = await peerOf(finished, 'echo', OFF)
       const connection = await connect(finished, peer, { heartbeat: 20, deadAfter: HANG_MS })
       await stopProcess(peer.process)
-      // Silence is no event. So long it is asked for a sign of life many times.
+      // Silence is no event. In this time it is asked for a sign of life many times.
       await sleep(500)
       peer.process.kill('SIGCONT')
       expect(await connection.request(bytes('still there'), { timeout })).toEqual(bytes('still there'))
@@ -123,7 +123,7 @@ describe.concurrent.each(PROVIDERS)('over %s', (provider) => {
       const peer = await peerOf(finished, 'echo', WATCHFUL)
       const connection = await connect(finished, peer, OFF)
       await stopProcess(peer.process)
-      // What is stopped tells nothing. It must have been so for longer than deadAfter.
+      // A stopped process says nothing. It must have been stopped for longer than deadAfter.
       await sleep(1.5 * DEAD_AFTER_MS)
       peer.process.kill('SIGCONT')
       // If it takes us for dead, that is within its next looks, each of which asks for a sign of life.

@@ -1,4 +1,4 @@
-// What a connection that says little takes of memory, and as many of them as come. Costs four seconds.
+// The memory of a connection with little traffic, and of the maximum number of connections. Takes four seconds.
 import { readFileSync } from 'node:fs'
 import { listDevices, openDevice } from '@rdmakit/verbs'
 import { describe, expect, it, onTestFinished } from 'vitest'
@@ -9,7 +9,7 @@ const timeout = 60_000
 /** More than twice those whose completions the queue of a poller has room for at first. */
 const MANY = 300
 
-/** bytes of this process's memory that is nobody else's, in pages that are there */
+/** bytes of this process's private resident memory */
 function resident(): number {
   const [, kibibytes] = /^RssAnon:\s+(\d+) kB$/m.exec(readFileSync('/proc/self/status', 'utf8')) ?? []
   return 1024 * Number(kibibytes)

@@ -1,5 +1,5 @@
-// Memory of a connection that the program was given is nobody else's when the connection has ended, as long as the
-// program or its I/O can reach it.
+// Memory of a connection that the program got is not reused after the end of the connection, as long as the program
+// or its I/O can reach it.
 import { keptMemory } from '@rdmakit/verbs'
 import { describe, expect, it } from 'vitest'
 import { LENGTH, READS, type SlowIo, WRITES } from '../../../../test/slow-io.js'
@@ -48,7 +48,7 @@ describe.each(PROVIDERS)('over %s, what was', (_, uri) => {
     expect(same(await got, filled(3))).toBe(true)
     await ends.a.close()
     await ends[Symbol.asyncDispose]()
-    // What other tests have left may be collected meanwhile.
+    // Memory of other tests may be collected meanwhile.
     expect(keptMemory().bytes).toBeLessThanOrEqual(before.bytes)
   })
   describe.each(MEMORY)('%s', (_, given) => {

@@ -1,4 +1,4 @@
-// What connections and pollers count, and how Prometheus reads it.
+// The counters of connections and pollers, and how Prometheus reads them.
 import { UsageError } from '@rdmakit/verbs'
 import { Registry } from 'prom-client'
 import { afterEach, describe, expect, it } from 'vitest'

@@ -1,4 +1,4 @@
-// Whoever waits: what its error says of where it has waited, and many that wait for one signal.
+// Waiting: where an error says that it has waited, and many that wait for one signal.
 import { UsageError } from '@rdmakit/verbs'
 import { expect, it, onTestFinished } from 'vitest'
 import { RingClient, RingServer } from '../../src/index.js'
@@ -91,7 +91,7 @@ it('fifty of each that wait for one signal make Node warn of nothing, and all en
   const servers = await Promise.all(
     many(() => RingServer.listen(listenUri('shm'), { signal, onConnection: () => {} })),
   )
-  // A warning is told in a later tick.
+  // A warning is reported in a later tick.
   await new Promise((later) => setImmediate(later))
   expect(warnings).toEqual([])
   const reason = new UsageError('enough')

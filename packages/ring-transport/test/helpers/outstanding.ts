@@ -8,7 +8,7 @@ const LENGTH = 16
 /** milliseconds that those wait for their answer that get none */
 const SLOW_MS = 500
 
-/** What the handler of a call does. */
+/** The behaviour of a call's handler. */
 enum Kind {
   plain = 0,
   /** it calls back before it answers */

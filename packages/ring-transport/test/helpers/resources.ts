@@ -24,7 +24,7 @@ export function heapBytes(): number {
 
 /** bytes of memory that this process holds once its garbage is collected */
 export async function residentBytes(): Promise<number> {
-  // What was closed is unmapped when its ArrayBuffer is collected, in a turn after that.
+  // Closed memory is unmapped when its ArrayBuffer is collected, in a later turn.
   for (let i = 0; i < 3; i++) {
     collect()
     await turn()

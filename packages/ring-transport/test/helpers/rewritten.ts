@@ -4,7 +4,7 @@ import { TYPE } from '../../src/native.js'
 import { connectBare } from './bare-end.js'
 import { startPeer } from './processes.js'
 
-/** How a process reads what its peer writes anew meanwhile. */
+/** How a process reads bytes that its peer rewrites meanwhile. */
 export type Reader = 'text' | 'view' | 'request'
 
 const LENGTH = 2 ** 16
@@ -12,9 +12,9 @@ const HEADER = 16
 const DEADLINE_MS = 50_000
 
 /**
- * Another process takes a message and reads it as text again and again, while this one, a peer with bare verbs, goes on
- * writing to where the message lies: LENGTH characters of one byte each, then half as many of two. A decoder that
- * measures the one and writes the other ends the process.
+ * Another process takes a message and reads it as text repeatedly, while this one, a peer with bare verbs,
+ * keeps writing to the message's memory: LENGTH characters of one byte each, then half as many of two. A
+ * decoder that measures the one and writes the other crashes the process.
  * @param torn times that the other process must read some of both
  * @throws when the process has ended
  */
@@ -65,7 +65,7 @@ export async function rewrite(uri: string, reader: Reader, torn: number): Promis
           remoteKey,
         })
       for (let left = 2; left > 0; ) left -= (await sendQueue.wait()).length
-      // What completes at once leaves no turn to hear the other process.
+      // Operations that complete at once leave no turn in which to hear the other process.
       await turn()
     }
     return (await told) as unknown as Record<string, number>

@@ -4,7 +4,7 @@ let last = 0
 export const PROVIDERS = ['iwarp', 'shm'] as const
 export type Provider = (typeof PROVIDERS)[number]
 
-/** An address of the provider's that nobody listens at yet: any free port, or a path of its own. */
+/** An unused address of the provider: any free port, or a path of its own. */
 export function listenUri(provider: Provider): string {
   return provider === 'iwarp'
     ? 'iwarp://127.0.0.1:0'

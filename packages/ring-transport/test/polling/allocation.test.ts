@@ -6,8 +6,8 @@ import { effort } from '../../../../test/effort.js'
 import { PROVIDERS } from '../helpers/pair.js'
 
 const MESSAGES = effort(1_000_000)
-// What compiling takes, and the timers of the connections: half a byte for each message, or
-// 8 for each drain(). An object has 16.
+// Compilation and the timers of the connections: half a byte for each message, or 8 for each drain(). An object has
+// 16.
 const NOISE_BYTES = 512 * 1024
 
 it.each(PROVIDERS)(

@@ -19,7 +19,7 @@ const MODES: readonly PollerMode[] = ['adaptive', 'event', 'poll', 'caller', 'gu
 const BYTES = new Uint8Array(8)
 /** above the threshold: it is offered and read, not sent */
 const LARGE = new Uint8Array(2 ** 17)
-/** What is larger than a quarter of the ring is offered. */
+/** Messages larger than a quarter of the ring are offered. */
 const SMALL_RING = { capacity: 2 ** 16, rendezvousThreshold: 2 ** 14 }
 
 const storage = new AsyncLocalStorage<string>()

@@ -56,7 +56,7 @@ describe.each(PROVIDERS)('over %s', (name, uri) => {
     })
   })
 
-  // All have the same peer, which dies once: what each is told is known before the cases look at it.
+  // All have the same peer, which dies once: the reports of each are known before the cases look at them.
   describe('a peer that is killed', () => {
     const modes: readonly PollerMode[] = ['poll', 'event', 'adaptive', 'caller', 'guarded']
     const told = new Map<PollerMode, Awaited<ReturnType<typeof waitForEverything>>>()

@@ -1,4 +1,4 @@
-// What went wrong once, or would have: each case failed before it was mended.
+// Faults that occurred once, or would have: each case failed before its fix.
 import { deferred } from '@rdmakit/verbs/internal'
 import { lastValueFrom, NEVER, type Subscription, take, toArray } from 'rxjs'
 import { describe, expect, it } from 'vitest'
@@ -128,7 +128,7 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
   it('closing in good order needs nobody to take what comes meanwhile', async () => {
     await using ends = await pair(uri(), { capacity: 4096 })
     const sent = Array.from({ length: 30 }, (_, i) => ends.a.transmit(pattern(900, i)))
-    // What would wait for somebody is broken off after 5 s, and is not in good order.
+    // A wait for the other end is aborted after 5 s, and is not an orderly end.
     await ends.b.close({ timeout: HANG_MS })
     await Promise.all(sent)
     expect(await ends.a.closed).toBeUndefined()
@@ -226,7 +226,7 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
       await sendAll(ends.a, sent)
       const seen: Uint8Array[] = []
       await expect.poll(() => ends.b.drain((message) => seen.push(message.copy()), 64)).toBeGreaterThan(0)
-      // Nobody drains any more: the event loop brings the rest.
+      // Draining has ended: the event loop brings the rest.
       const rest = lastValueFrom(ends.b.consume((m) => [m.copy()]).pipe(take(500 - seen.length), toArray()))
       expect(differing([...seen, ...(await rest)], sent)).toEqual([])
       await ends[Symbol.asyncDispose]()

@@ -11,7 +11,7 @@ import { pairOfTest } from '../helpers/pair.js'
 import { HANG_MS } from '../helpers/processes.js'
 
 const realm = createContext({})
-/** What JavaScript of another realm (vm, jest) makes: an instance of nothing here. */
+/** An object of another realm (vm, jest): an instance of no class here. */
 const there = (code: string) => runInContext(code, realm)
 const timeout = HANG_MS
 const pair = () => pairOfTest('iwarp://127.0.0.1:0', { capacity: 2 ** 16 }, { capacity: 2 ** 16 })

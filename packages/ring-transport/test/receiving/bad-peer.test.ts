@@ -180,7 +180,7 @@ describe.each(VERSIONS)('in frames of version %i', (version) => {
     for (let sent = 0; sent < fits + 30; sent++) {
       bad.publish(1, { length: 0, type: 3 }, sent % bad.units)
       await eventually(() => bad.victim().statistics().requestsRunning > sent)
-      // What has completed makes room in its send queue.
+      // Completed requests make room in its send queue.
       bad.queue.poll(16)
     }
     expect(signals).toHaveLength(fits)

@@ -1,4 +1,4 @@
-// What a large message costs when those before it have been collected. Costs a second.
+// The cost of a large message when those before it have been collected. Takes a second.
 import { execFile } from 'node:child_process'
 import { promisify } from 'node:util'
 import { expect, it } from 'vitest'

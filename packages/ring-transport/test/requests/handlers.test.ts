@@ -1,4 +1,4 @@
-// What a handler gets beside the request, and how long it may read it.
+// The context that a handler gets with the request, and how long the request is readable.
 import { deferred } from '@rdmakit/verbs/internal'
 import { expect, it } from 'vitest'
 import type { RequestContext, RingConnection, RingMessage } from '../../src/index.js'

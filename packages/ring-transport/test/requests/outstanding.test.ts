@@ -71,7 +71,7 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
         .poll(() => connection.statistics().requestMemory, { timeout: HANG_MS })
         .toBeGreaterThan(full)
       expect(connection.statistics().requestMemory).toBeLessThanOrEqual(limit)
-      // What this test keeps of each, and what else there is.
+      // This test's own records, and the rest.
       expect(heapBytes() - before - gate.length * 128).toBeLessThan(limit + 2 ** 23)
     },
     HANG_MS,

@@ -92,7 +92,7 @@ describe('what the peer has memory for', () => {
     requests.giveUp(added[2] as PendingRequest, new Error('given up'))
     answer(requests, 2)
     expect(sent).toEqual([1, 2, 4])
-    // Nobody waits for it any more, and the peer has it still.
+    // It is no longer awaited, and the peer still has it.
     requests.giveUp(added[0] as PendingRequest, new Error('given up'))
     expect(sent).toEqual([1, 2, 4])
     expect(requests.take(1)).toBe('given up')

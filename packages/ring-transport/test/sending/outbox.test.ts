@@ -1,4 +1,4 @@
-// Frames that wait for room and those that come meanwhile: room can be there before anybody is told of it.
+// Frames that wait for room and those that come meanwhile: room can be there before its event.
 import { describe, expect, it } from 'vitest'
 import { SEND, TYPE } from '../../src/native.js'
 import { Outbox } from '../../src/sending/outbox.js'

@@ -150,7 +150,7 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
       const { context } = await contextOf(uri())
       using poller = new Poller(context, { mode })
       await using connection = await RingConnection.connect(counts.uri, { poller, timeout: HANG_MS })
-      // Still in the turn in which it was made: messages arrive, and nobody can have taken them.
+      // Still in the turn in which it was made: messages arrive, and cannot have been taken.
       const deadline = performance.now() + HANG_MS
       for (; connection.statistics().framesReceived < 5; poller.drain(5))
         if (performance.now() > deadline) throw new Error('nothing comes')

@@ -139,7 +139,7 @@ it('is called by a client that connects again, and served by it', async () => {
     const { add } = client(caller, Calculator)
     expect((await add({ left: 1, right: 2 })).value).toBe(3)
     const [first] = [...server.connections]
-    // What is asked before the client knows that its connection has ended fails with it.
+    // Requests from before the client knows that its connection has ended fail with it.
     const known = until(caller.states, 'connecting')
     await first?.close({ drain: false })
     await known

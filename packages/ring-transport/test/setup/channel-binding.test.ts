@@ -1,4 +1,4 @@
-// What both ends of a connection know of it, and nobody in between can make another one have.
+// A value that both ends of a connection know, and that a man in the middle cannot reproduce for another one.
 import { expect, it, onTestFinished } from 'vitest'
 import { pair } from '../helpers/pair.js'
 import { listenUri, PROVIDERS } from '../helpers/uris.js'

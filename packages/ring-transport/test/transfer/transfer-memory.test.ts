@@ -65,7 +65,7 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
   })
   it('nor for what is withdrawn', async () => {
     const { a, b } = await connected({ maxTransferMemory: 2 * MIB })
-    // Nobody takes it, so there is no memory for the second one.
+    // It is not taken, so there is no memory for the second one.
     await a.transmit(new Uint8Array(MIB + 1))
     const abort = new AbortController()
     const sent = a.transmit(new Uint8Array(MIB + 1), { signal: abort.signal })

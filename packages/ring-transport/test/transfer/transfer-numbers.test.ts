@@ -1,4 +1,4 @@
-// Numbers of offers and tags of READs where their top bit changes, and where they begin anew.
+// Numbers of offers and tags of READs where their top bit changes, and where they wrap around.
 import { ConnectionId } from '@rdmakit/verbs'
 import { expect, it } from 'vitest'
 import { Exchange } from '../../src/connection/exchange.js'

@@ -44,7 +44,7 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
       peer = await startPeer('chunks', { uri: uri() }, './programs/transfer-peer.mjs')
     })
     afterAll(() => peer.stop())
-    /** What the reader tells of a message; it also tells when a connection ends. */
+    /** The reader's report on a message; it also reports the end of a connection. */
     async function read(): Promise<{ position: number; wrong: number; grown: number }> {
       for (;;) {
         const told: object = await peer.told()

@@ -1,26 +1,27 @@
-// Mode `guarded`: the application's event loop turns the poller, and this thread does while the application
-// computes, so that credit, pings, completions and transfers go on.
+// Mode `guarded`: the application's event loop turns the poller; this thread does so while the application
+// computes, so that credit, pings, completions and transfers continue.
 //
 //   rests           sleeps on the channel       it is readable: watches
-//   watches         looks every kLookMs         something waits, and nobody has looked: takes over
+//   watches         looks every kLookMs         something waits, and no thread has looked: takes over
 //                                               the queue is armed and nothing has waited, kQuietLooks times:
 //                                               rests
 //   has taken over  turns, arms, sleeps, rings  the application has looked: watches
 //
-// Something waits when the queue is not armed, as whoever disarmed it computes with what it found; or when
-// two looks have found the event that it was armed for. So the guardian acts between one and two kLookMs
-// after the application began to compute, or the event came.
+// Something waits when the queue is not armed, because the thread that disarmed it computes with what it
+// found; or when two looks have found the event for which it was armed. So the guardian acts between one and
+// two kLookMs after the application began to compute, or the event came.
 //
-// Why the application misses nothing, whenever the guardian comes and goes:
+// Why the application misses nothing, whenever the guardian takes over and stops:
 //
-// 1. Who takes an event turns the poller in the same hold, and the next to go to sleep arms the queue again:
-//    look_before_sleep says "again" until it is armed, and the guardian arms in each hold.
+// 1. A thread that takes an event turns the poller in the same hold, and the next to sleep arms the queue
+//    again: look_before_sleep says "again" until it is armed, and the guardian arms in each hold.
 // 2. The guardian acts only while `passes_`, which the application changes in each of its holds, is as it was
-//    when something already waited. So what it does comes before the application's next look, which sees all
-//    of it: a disarmed queue, requests, frames on the event ring that JavaScript was not told of.
+//    when something already waited. So its actions come before the application's next look, which sees all of
+//    them: a disarmed queue, requests, frames on the event ring of which JavaScript has no notice yet.
 // 3. The application may have looked for the last time already: it sleeps, and was slow to wake up for the
-//    event that the guardian has now taken. Then the guardian rings for what it has put on the event ring. Of
-//    what concerns only native code the application need not know; the guardian stays until it looks again.
+//    event that the guardian has now taken. Then the guardian rings if it has put something on the event
+//    ring. The application need not know of work that concerns only native code; the guardian stays until the
+//    application looks again.
 // 4. An event wakes both, if both sleep, but the application may have taken it before the guardian looks at
 //    the channel: poll(2) then sleeps on. So the application, as it takes an event, wakes a guardian that
 //    sleeps without end, which has said so (`sleeping_`) before it looked at the queue for the last time, in

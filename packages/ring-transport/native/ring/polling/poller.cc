@@ -25,7 +25,7 @@ Poller::~Poller() {
 // --- hot path ------------------------------------------------------------------------------------
 // No allocation, no lock but the guardian's, no system call but the work itself.
 
-// What the thread does over and over, and turn() once. False when there was nothing to do.
+// The thread's loop body, and one turn(). False when there was nothing to do.
 bool Poller::step() {
   bool worked = poll_completions();
   if (any_pending_.load(std::memory_order_relaxed)) worked |= process_requests();
@@ -107,8 +107,9 @@ void Poller::handle(const ibv_wc& completion) {
   }
 }
 
-// What a batch of completions meant for one connection. Receives are posted again only when something
-// depends on it (claim 2 of wire.h), so that it does not stand between a message and its reader.
+// Applies the results of a batch of completions to one connection. Receives are posted again only when
+// something depends on it (claim 2 of wire.h), so that this does not delay a message on its way to its
+// reader.
 void Poller::settle(PolledConnection& connection) {
   connection.touched = false;
   if (connection.has_control) {
@@ -155,8 +156,8 @@ void Poller::break_all() {
       break_connection(*connection, kKindCompletion, IBV_WC_FATAL_ERR);
 }
 
-// The device is gone: its queue cannot be armed, or its channel not be read. Without this the thread would
-// sleep over what completes, or be woken again and again for nothing.
+// The device is gone: its queue cannot be armed, or its channel cannot be read. Without this the thread would
+// sleep through completions, or wake up endlessly for nothing.
 void Poller::lose_channel() {
   channel_lost_ = true;
   break_all();

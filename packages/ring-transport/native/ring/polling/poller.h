@@ -77,7 +77,8 @@ class Poller {
   // By the application; a `number` that is not attached is an error that is returned, never followed.
   int attach(const ConnectionOptions& options, uint32_t& number);
   int establish(uint32_t number, const MrRef& staging, const PeerRing& peer);
-  // As Sender has them. Each shows where frames may be laid out (EventRing::kStaging), for who does so.
+  // Like those of Sender. Each publishes the limit for frames (EventRing::kStaging) to the thread that lays
+  // them out.
   SendResult reserve(uint32_t number, uint32_t next, uint32_t bytes);
   SendResult flush(uint32_t number, uint32_t next, bool signal);
   // The same for who does not.
@@ -85,7 +86,7 @@ class Poller {
                   uint32_t length);
   SendResult flush(uint32_t number);
   SendResult ping(uint32_t number);
-  // As Reader has it.
+  // Like that of Reader.
   SendResult read(uint32_t number, const MrRef& region, uint64_t offset, uint64_t remote_address,
                   uint32_t remote_key, uint32_t length, uint32_t tag);
   bool drained(uint32_t number);
@@ -103,10 +104,10 @@ class Poller {
 
  private:
   static constexpr int kCompletions = 32;   // taken at a time
-  static constexpr int kFramesInTurn = 64;  // described of one connection before the next has its turn
+  static constexpr int kFramesInTurn = 64;  // descriptors for one connection before the next has its turn
   static constexpr uint64_t kLeaveNs = 200'000'000;  // for flushed completions to come
 
-  // Of Event::broken.
+  // Kinds of Event::broken.
   static constexpr uint32_t kKindCompletion = 0;
   static constexpr uint32_t kKindViolation = 1;
 
@@ -188,8 +189,9 @@ class Poller {
   std::atomic<bool> stopping_{false};
   alignas(64) std::atomic<bool> sleeping_{false};
 
-  // Mode `guarded`. `turns_`: whose the rest is; the guardian only tries it, so nobody waits for it but the
-  // application, for a turn at most. `passes_`: how often the application has looked, modulo 2^32.
+  // Mode `guarded`. `turns_`: its owner uses the rest of the poller; the guardian only tries to lock it, so
+  // only the application waits for it, at most one turn. `passes_`: how often the application has looked,
+  // modulo 2^32.
   alignas(64) std::mutex turns_;
   std::atomic<uint32_t> passes_{0};
 

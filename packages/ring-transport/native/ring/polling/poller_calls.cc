@@ -160,7 +160,7 @@ void Poller::request(uint32_t number, uint32_t what) {
 
 void Poller::wake() {
   any_pending_.store(true, std::memory_order_seq_cst);
-  // Who watches for the application may have had its look already.
+  // A thread that watches for the application may have finished its check already.
   if (turned_by_application()) doorbell_();
   wake_thread();
 }

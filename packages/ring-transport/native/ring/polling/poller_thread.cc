@@ -107,7 +107,7 @@ Poller::Look Poller::look_before_sleep() {
   const Hold hold(*this);
   pass();
   if (!armed() || wants_turn() || !leaving_.empty()) {
-    // What completed before the arming raises no event (ibv_req_notify_cq(3)).
+    // Completions from before the arming raise no event (ibv_req_notify_cq(3)).
     arm();
     if (running_) step();
   }
@@ -129,7 +129,7 @@ Poller::Look Poller::looked() {
 }
 
 bool Poller::wants_turn() const {
-  // A full event ring is drained first, and then whoever drained it calls wake.
+  // A full event ring is drained first; then the draining thread calls wake.
   return more_completions_ || !touched_.empty() || any_pending_.load(std::memory_order_relaxed) ||
          (!backlog_.empty() && event_ring_.word(EventRing::kFull).load(std::memory_order_relaxed) == 0);
 }
@@ -142,7 +142,7 @@ void Poller::sleep() {
   arm();
   if (channel_lost_) [[unlikely]]
     break_all();  // what was attached since, too
-  // What completed before the arming raises no event.
+  // Completions from before the arming raise no event.
   if (poll_completions() || (channel_lost_ && wants_turn()) || any_pending_.load(std::memory_order_seq_cst) ||
       stopping_.load(std::memory_order_seq_cst)) {
     sleeping_.store(false, std::memory_order_relaxed);
@@ -154,8 +154,8 @@ void Poller::sleep() {
   if (event) take_events();
 }
 
-// Sleeps for at most so many milliseconds (-1: for ever), until it is woken or, if it is to hear of
-// `events`, the channel is readable: true.
+// Sleeps for at most this many milliseconds (-1: for ever), until it is woken or, if it waits for `events`,
+// the channel is readable: true.
 bool Poller::await_event(bool events, int milliseconds) {
   // A negative descriptor is none.
   pollfd ready[2] = {{events ? channel_->fd : -1, POLLIN, 0}, {wake_fd_, POLLIN, 0}};

@@ -12,9 +12,9 @@ namespace rdmakit::ring {
 enum class Mode : uint32_t { poll, event, adaptive, caller, guarded };
 constexpr bool turned_by_application(Mode mode) { return mode == Mode::caller || mode == Mode::guarded; }
 
-// One turn of a spin. Whoever is to send what the spinner waits for may have no core but this one, so
-// it is offered: on an idle core that costs a quarter of a microsecond, on a busy one it is the
-// difference between tens of microseconds and milliseconds.
+// One turn of a spin. The thread for which the spinner waits may have no core but this one, so the spinner
+// yields it: on an idle core that costs a quarter of a microsecond, on a busy one it makes the difference
+// between tens of microseconds and milliseconds.
 inline void relax() { sched_yield(); }
 
 }  // namespace rdmakit::ring

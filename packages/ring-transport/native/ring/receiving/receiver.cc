@@ -58,7 +58,7 @@ Violation Receiver::take(const ibv_wc& completion, uint32_t index, uint32_t& wor
 
 int Receiver::repost() {
   if (taken_ == nullptr) return 0;
-  // Who has flushed one posts no more.
+  // A receiver that has flushed one posts no more.
   RDMAKIT_INVARIANT(outstanding_ + taken_count_ == receives_.size(),
                     "%u receives are posted, %u are taken, of %zu", outstanding_, taken_count_,
                     receives_.size());
@@ -126,7 +126,7 @@ int Receiver::answer(uint32_t released, const PeerRing& peer) {
   const uint64_t whole = format_.units_of_grains(format_.grains(released_));
   const bool due =
       whole - reported_ >= capacity_ / 2 || notifications_ - reported_notifications_ >= depth_ / 2;
-  // What waits here has its turn when one of those in flight completes.
+  // A credit or pong that waits here is sent when one of those in flight completes.
   const bool credit = due && credits_in_flight_ < kCreditsInFlight;
   const bool pong = pong_owed_ && !pong_in_flight_;
   if (!credit && !pong) return 0;

@@ -10,8 +10,8 @@ namespace rdmakit::ring {
 
 Sender::Sender(QpRef qp, Version version, uint32_t slot, uint32_t generation, const SenderOptions& options)
     : qp_(std::move(qp)), format_(version), slot_(slot), generation_(generation), options_(options) {
-  // What never completes by itself, the unsignaled tail, so holds at most a quarter of the send queue and
-  // of the staging region: the rest is room enough for any frame.
+  // The unsignaled tail, which never completes by itself, so holds at most a quarter of the send queue and of
+  // the staging region: the rest has room for any frame.
   const uint32_t quarter = options.depth / 4;
   options_.signal_every = options.signal_every == 0 ? quarter : std::min(options.signal_every, quarter);
 }
@@ -51,7 +51,7 @@ SendResult Sender::reserve(uint32_t bytes) {
   if (bytes > 1u << (peer_.log2_capacity - 1)) return SendResult::too_long;
   const uint32_t units = format_.units(bytes);
   for (uint64_t awaited; !make_room(units, awaited);) {
-    // What is laid out, a pad perhaps, must reach the peer for credit to come back.
+    // Frames that are laid out, perhaps a pad, must reach the peer for credit to come back.
     if (flush() == SendResult::failed) return SendResult::failed;
     awaited_limit_.store(awaited, std::memory_order_seq_cst);
     if (limit() < awaited) {
@@ -137,8 +137,8 @@ SendResult Sender::flush() {
   return post();
 }
 
-// Of the frames that fill [begin, end), all bytes but what nobody reads behind the last of them: the rest of
-// its last unit, or of a pad.
+// The bytes of the frames that fill [begin, end), without those behind the last frame that are never read:
+// the rest of its last unit, or of a pad.
 uint32_t Sender::bytes_between(uint64_t begin, uint64_t end) const {
   constexpr int kFrames = 16;  // looked at: of a large batch it is not worth it
   const auto bytes = [&](uint64_t to) { return static_cast<uint32_t>(to - begin) << format_.unit_log2(); };

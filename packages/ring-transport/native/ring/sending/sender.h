@@ -72,7 +72,7 @@ class Sender {
   Violation pong();
   void complete(const WorkId& id);
   void ping_completed() { ping_.fetch_and(~kPingPosted, std::memory_order_release); }
-  // What the sending thread waits for and now has, of the two below; that is cleared.
+  // The event that the sending thread waits for and now has, of the two below; it is cleared.
   uint32_t granted();
   static constexpr uint32_t kGrantRoom = 1;   // the frame that was refused fits
   static constexpr uint32_t kGrantOther = 2;  // flush or drained may find more than it did
@@ -124,8 +124,9 @@ class Sender {
   std::atomic<uint64_t> completed_{0};
   std::atomic<uint64_t> completed_requests_{0};
 
-  // What is awaited. The sending thread stores one, then looks once more at what the poller stores; the
-  // poller stores that, then looks at the pending. Sequentially consistent, so that one sees the other.
+  // The awaited position. The sending thread stores one, then checks once more the value that the poller
+  // stores; the poller stores that value, then checks for pending waits. Sequentially consistent, so that one
+  // sees the other.
   static constexpr uint64_t kNothingAwaited = UINT64_MAX;
   alignas(64) std::atomic<uint64_t> awaited_limit_{kNothingAwaited};  // units that must be free to lay out
   std::atomic<bool> awaited_other_{false};

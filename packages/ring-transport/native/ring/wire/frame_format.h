@@ -42,7 +42,7 @@ class FrameFormat {
   constexpr uint32_t units_of(FrameType type, uint32_t length) const {
     return units(uint64_t{length} + header(type));
   }
-  // Of a credit, from units and to them.
+  // Converts credit from units, and to them.
   constexpr uint64_t grains(uint64_t units) const { return units >> (kGrainLog2 - unit_log2_); }
   constexpr uint64_t units_of_grains(uint64_t grains) const { return grains << (kGrainLog2 - unit_log2_); }
 
@@ -63,8 +63,8 @@ class FrameFormat {
     return compact() ? (word & kLengthMask) + header(static_cast<FrameType>(word >> kTypeShift))
                      : word + kLongHeader;
   }
-  // What a peer wrote, of which 16 bytes are there. One copy, so that what is checked is what is used: the
-  // peer can still write there.
+  // Reads a frame header of the peer, of which 16 bytes are there. It copies once, so that the checked bytes
+  // are the used ones: the peer can still write there.
   Violation read(const uint8_t* at, Frame& frame) const {
     uint32_t words[4];
     std::memcpy(words, at, sizeof words);

@@ -1,9 +1,9 @@
-// What ring transports say to each other: frames in the ring, and 32-bit notifications.
+// The protocol of ring transports: frames in the ring, and 32-bit notifications.
 //
 // The ring. The receiver owns it; the sender writes frames into it with RDMA WRITE. Positions are
-// 64-bit and only grow; a position's place is its remainder by the capacity, a power of two. Frames
-// start on units, and never cross the ring's end: a PAD fills what is left there. How long a unit is, and
-// what a frame's header looks like, is the version's (frame_format.h).
+// 64-bit and only grow; a position's place is its remainder by the capacity, a power of two. Frames start on
+// units, and never cross the ring's end: a PAD fills the rest there. The length of a unit and the layout of a
+// frame's header depend on the version (frame_format.h).
 //
 // Notifications. Each is a 32-bit word: "n more units are published", a credit ("this much is consumed"),
 // or a ping. They travel as the immediate of a WRITE, or as a 4-byte SEND behind it.
@@ -53,10 +53,11 @@ enum class FrameType : uint32_t {
   response = 4,
   error = 5,  // "CODE message" in UTF-8
   close = 6,  // the sender's last word but for responses
-  // Of a large message, which the receiver reads from the sender's memory.
+  // Types of a large message, which the receiver reads from the sender's memory.
   offer = 7,    // where it is
   settled = 8,  // the offer of that correlation has been read, or why not
-  // Of a message that is longer than a frame, from version 3 on; src/receiving/assembly.ts has the rules.
+  // Types of a message that is longer than a frame, from version 3 on; src/receiving/assembly.ts has the
+  // rules.
   part = 9,   // all but the end; the correlation is the bytes of the whole, the immediate its type
   last = 10,  // its end, with what a frame of that type carries; empty when it was given up
 };
@@ -73,10 +74,10 @@ constexpr uint32_t encode_credit(uint64_t grains, uint64_t notifications) {
          static_cast<uint32_t>(notifications & kCreditNotificationMask) << kCreditGrainBits;
 }
 
-// What more than 2^22 units can never be.
+// No count of units is this large: the maximum is 2^22.
 inline constexpr uint32_t kPing = 1u << 30;
 
-// What a peer can do wrong. The order is known to src/setup/link-errors.ts.
+// Violations by a peer. src/setup/link-errors.ts depends on the order.
 enum class Violation : uint32_t {
   published = 0,
   credit,

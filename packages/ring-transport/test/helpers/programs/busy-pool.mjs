@@ -1,5 +1,5 @@
-// The only thread of libuv's pool waits for somebody who writes into a FIFO: busy-pool.mjs FIFO. Prints what came of those
-// who needed it.
+// The only thread of libuv's pool waits for a writer of a FIFO: busy-pool.mjs FIFO. Prints the results of the
+// calls that needed it.
 import { constants, openSync } from 'node:fs'
 import { open } from 'node:fs/promises'
 import { RingClient, RingConnection, RingServer } from '@rdmakit/ring-transport'
@@ -28,7 +28,7 @@ const result = {
 }
 openSync(fifo, constants.O_RDWR | constants.O_NONBLOCK)
 await (await blocked).close()
-// What came late was given back: the next has all that it needs.
+// Late results were given back: the next connection has all that it needs.
 const connection = await RingConnection.connect(server.uri)
 await connection.close()
 await server.close()

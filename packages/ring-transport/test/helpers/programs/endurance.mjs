@@ -1,7 +1,7 @@
 // One end of an endurance test in a process of its own: `endurance.mjs receive <runs>` listens and checks every word of
 // every message, `endurance.mjs send <runs>` sends them, one run after the other. Both know them from one generator. A
-// run is {uri, messages, mode}; the mode is that of their poller: in `caller` they poll, else they wait. Where is listened
-// and what was counted is told to the parent.
+// run is {uri, messages, mode}; the mode is that of their poller: in `caller` they poll, else they wait. The
+// address and the counts are sent to the parent.
 import { Poller, RingConnection, RingServer } from '@rdmakit/ring-transport'
 import { listDevices, openDevice } from '@rdmakit/verbs'
 

@@ -44,7 +44,7 @@ async function busy() {
   )
 }
 
-/** The next thing that a worker says, or is told. */
+/** The next message from or to a worker. */
 const message = (port) => new Promise((resolve) => port.once('message', resolve))
 
 if (!isMainThread) {
