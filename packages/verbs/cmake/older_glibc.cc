@@ -1,5 +1,5 @@
-// What the headers of this system make of our code and an older one lacks. In addons alone (rdmakit_addon),
-// and hidden.
+// Replacements for functions that our code uses with this system's headers and that an older glibc lacks.
+// Only in addons (rdmakit_addon), and hidden.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -27,13 +27,13 @@ HIDDEN int lstat(const char* path, struct stat* status) noexcept {
   return static_cast<int>(syscall(SYS_newfstatat, AT_FDCWD, path, status, AT_SYMLINK_NOFOLLOW));
 }
 
-// Of glibc 2.32: shared_ptr counts without atomics while it says so. An addon is never in a process of one
-// thread.
+// From glibc 2.32: shared_ptr counts without atomics while it is set. An addon is never in a single-threaded
+// process.
 HIDDEN extern const char __libc_single_threaded;
 const char __libc_single_threaded = 0;
 
-// Of glibc 2.30. Before, a condition cannot be waited for by the monotonic clock: so at most a tenth of a
-// second at a time, and whoever waits is woken for nothing and looks at the clock.
+// From glibc 2.30. Without it a condition cannot be waited for by the monotonic clock: so each wait takes at
+// most a tenth of a second, after which the waiter wakes up spuriously and checks the clock.
 HIDDEN int pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex, clockid_t clock,
                                   const timespec* until) {
   using Wait = decltype(&pthread_cond_clockwait);
@@ -54,7 +54,7 @@ HIDDEN int pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mu
 
 }  // extern "C"
 
-// Of gcc 11, whose header declares it visible.
+// From gcc 11, whose header declares it visible.
 asm(".hidden _ZSt28__throw_bad_array_new_lengthv");
 namespace std {
 __attribute__((noreturn)) void __throw_bad_array_new_length() { throw bad_array_new_length(); }

@@ -1,6 +1,6 @@
 /**
- * What the packages of rdmakit share and nobody else may rely on: it changes without notice. They depend on each other
- * in exactly one version.
+ * Exports for rdmakit's own packages only: they change without notice. The packages depend on each other in
+ * exactly one version.
  *
  * @internal
  */

@@ -10,7 +10,7 @@ import {
 import { deferred } from '../src/internal.js'
 
 const realm = createContext({})
-/** What JavaScript of another realm (vm, jest) makes: an instance of nothing here. */
+/** An object of another realm (vm, jest): an instance of no class here. */
 const there = (code: string) => runInContext(code, realm)
 
 /** A connector and the request that its `connect` makes, which is refused with the same bytes. */

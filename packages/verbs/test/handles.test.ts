@@ -1,5 +1,5 @@
-// What native code makes of what it is handed. JavaScript's own checks stand before it; another addon has none, and a
-// handle that is taken for something else is memory for what it is not.
+// Native code's validation of its arguments. JavaScript's own checks come first; another addon has none, and a handle
+// of the wrong kind would be a memory error.
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { type Context, type MemoryRegion, openDevice, type ProtectionDomain } from '../src/index.js'
 import { type Handle, native } from '../src/native.js'

@@ -1,4 +1,4 @@
-// What a program's own handler of requests throws.
+// Exceptions of a program's own handler of requests.
 import { spawnSync } from 'node:child_process'
 import { afterEach, expect, it } from 'vitest'
 import { ConnectionId, type ConnectionRequest, Listener, VerbsError } from '../src/index.js'

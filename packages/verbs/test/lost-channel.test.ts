@@ -1,5 +1,5 @@
-// A completion channel whose device is gone. What the native watcher tells then is told here in its place
-// (software_channel_watcher has the watcher itself); queues and channel are real ones.
+// A completion channel whose device is gone. These tests make the reports of the native watcher themselves
+// (software_channel_watcher tests the watcher); queues and channel are real ones.
 import { afterEach, beforeEach, expect, it, vi } from 'vitest'
 import { type Context, openDevice } from '../src/index.js'
 import { native } from '../src/native.js'

@@ -47,7 +47,7 @@ const scenarios = {
     index: await reach('[fe80::77%1]', '[fe80::77%1]'),
     unknown: await failure(ConnectionId.resolve('iwarp://[fe80::77%none]:1')),
   }),
-  // The only thread of libuv's pool waits for somebody who writes.
+  // The only thread of libuv's pool waits for a writer.
   busy: async () => {
     const blocked = open(fifo, 'r')
     const abort = new AbortController()

@@ -6,8 +6,8 @@
 
 namespace rdmakit {
 
-// One writer, so a load and a store do instead of a locked addition. Whoever sees what was counted sees what
-// was done before it.
+// There is one writer, so a load and a store replace a locked addition. A thread that sees the count also
+// sees everything before it.
 class Counter {
  public:
   void add(uint64_t amount = 1) { set(value_.load(std::memory_order_relaxed) + amount); }

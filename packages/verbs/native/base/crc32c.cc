@@ -65,7 +65,7 @@ RDMAKIT_WITH_INSTRUCTION inline uint32_t after_byte(uint32_t state, uint8_t byte
 }
 bool has_instruction() { return __builtin_cpu_supports("sse4.2"); }
 #else
-// Of Armv8.0 it is an extension, of Armv8.1 a part.
+// An extension of Armv8.0, and a part of Armv8.1.
 #define RDMAKIT_WITH_INSTRUCTION __attribute__((target("+crc")))
 constexpr char kInstruction[] = "armv8-crc";
 using Register = uint32_t;
@@ -157,7 +157,7 @@ using Extend = uint32_t (*)(uint32_t, const void*, size_t);
 // one (they come slowest first) makes room only for one that is twice as fast: wide registers start slowly.
 Extend fastest() {
   static constexpr std::array<uint8_t, 4096> page{};
-  [[maybe_unused]] static volatile uint32_t sink;  // What is computed is not left out.
+  [[maybe_unused]] static volatile uint32_t sink;  // Keeps the computation from being optimized away.
   constexpr int kRounds = 4;
   constexpr int kPages = 8;  // a look at the clock may take as long as some of them
   using Clock = std::chrono::steady_clock;

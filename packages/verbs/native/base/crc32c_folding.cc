@@ -27,10 +27,10 @@ constexpr uint32_t power(size_t n) {
   return remainder;
 }
 
-// What to multiply a lane's halves with to move it `bytes` ahead. The first half in memory has the higher
-// powers: it is worth x^64 of the second. Halves are reflected as well, bit i is x^(63-i), which has two
-// consequences: the constants stand in the upper 32 bits, and the product of two halves, bit i being
-// x^(126-i), is x times what it should be as a lane, where bit i is x^(127-i). Hence the powers less one.
+// The factors for a lane's halves that move it `bytes` ahead. The first half in memory has the higher powers:
+// it counts x^64 times the second. Halves are reflected as well, bit i is x^(63-i), with two consequences:
+// the constants are in the upper 32 bits, and the product of two halves, in which bit i is x^(126-i), is x
+// times the correct lane, in which bit i is x^(127-i). Hence the powers less one.
 struct Fold {
   uint64_t first, second;
 };

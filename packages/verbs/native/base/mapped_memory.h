@@ -26,7 +26,7 @@ struct MemoryOptions {
 
 inline size_t round_up_to(size_t length, size_t page) { return (length + page - 1) / page * page; }
 
-// Of memory mappings: 4096 bytes on x86, up to 65536 on others (sysconf(3)).
+// The page size of memory mappings: 4096 bytes on x86, up to 65536 on others (sysconf(3)).
 inline size_t system_page() { return static_cast<size_t>(sysconf(_SC_PAGESIZE)); }
 
 inline size_t round_up_to_page(size_t length) { return round_up_to(length, system_page()); }

@@ -1,4 +1,4 @@
-// What JavaScript sees: the verbs under the names of NativeVerbs (src/native.ts).
+// The functions for JavaScript: the verbs under the names of NativeVerbs (src/native.ts).
 #include <type_traits>
 
 #include "binding/objects.h"
@@ -6,7 +6,7 @@
 namespace rdmakit::binding {
 namespace {
 
-// Of an object, whose handle is the first argument.
+// A method of an object, whose handle is the first argument.
 template <typename Type, typename Result, typename... Info>
 Result invoke(const Napi::CallbackInfo& info, Result (Type::*verb)(Info...)) {
   return (object_of<Type>(info[0]).*verb)(static_cast<Info>(info)...);

@@ -33,7 +33,7 @@ inline bool bound_call(napi_env env, napi_callback_info info, BoundCall& call, s
   call.object = static_cast<Object*>(data);
   for (size_t i = 0; i < wanted; i++) {
     double value = -1;
-    // What a call lacks is undefined, which is no number.
+    // A missing argument is undefined, which is not a number.
     if (napi_get_value_double(env, arguments[i], &value) != napi_ok || !(value >= 0 && value <= UINT32_MAX) ||
         value != static_cast<uint32_t>(value)) {
       napi_throw_type_error(env, "EINVAL", "expected a whole number from 0");

@@ -28,7 +28,7 @@ inline Napi::Error failure(Napi::Env env, int error, const char* verb, const std
   return made;
 }
 
-// What the system says of `error`, in lower case as the rest of our messages.
+// The system's text for `error`, in lower case like our other messages.
 inline std::string reason(int error) {
   std::string text = strerror(std::abs(error));
   if (!text.empty()) text[0] = static_cast<char>(std::tolower(static_cast<unsigned char>(text[0])));
@@ -39,7 +39,7 @@ inline Napi::Error failure(Napi::Env env, int error, const char* verb) {
   return failure(env, error, verb, reason(error));
 }
 
-// Of what starts a thread of ours, where only that is EAGAIN.
+// The same for a call that starts a thread of ours, which is the only one that fails with EAGAIN.
 inline std::string reason_of_start(int error) {
   return error == EAGAIN || error == ENOMEM ? why_no_thread(error) : reason(error);
 }

@@ -291,7 +291,7 @@ Provider& provider_named(const Napi::Value& value);
 // An external of a native context; src/context.ts keeps one Context for each.
 Napi::Value wrap_context(Napi::Env env, Provider& provider, ibv_context* context, bool owned);
 
-// What JavaScript calls without an object, or on one of either of two kinds.
+// Functions that JavaScript calls without an object, or on one of two kinds of objects.
 Napi::Value provider_available(const Napi::CallbackInfo& info);
 Napi::Value list_devices(const Napi::CallbackInfo& info);
 Napi::Value open_device(const Napi::CallbackInfo& info);

@@ -17,7 +17,7 @@ class ReferenceReleaser {
   // The environment's one; on its thread.
   static std::shared_ptr<ReferenceReleaser> of(Napi::Env env);
   // The memory of a reference is about to be torn down on another thread: release() or keep() follows. False:
-  // the environment has ended, and whoever asks does it now. On any thread.
+  // the environment has ended, and the caller does it now. On any thread.
   bool await_release();
   // On any thread. When the environment has ended it has taken the reference along.
   void release(Reference&& reference);

@@ -97,11 +97,11 @@ void AsyncEvents::drain(ibv_context* context) {
   while (lib_.get_async_event(context, &event) == 0) {
     const AsyncEvent told{event.event_type, element_of(event)};
     if (event.event_type == IBV_EVENT_SRQ_LIMIT_REACHED) note_limit_reached(event.element.srq);
-    // At once: whoever destroys the element waits for it (ibv_ack_async_event(3)).
+    // At once: the thread that destroys the element waits for it (ibv_ack_async_event(3)).
     lib_.ack_async_event(&event);
     for (const auto& [token, sink] : found->second) sink(told);
   }
-  // A device that is gone would be ready, and fail, for ever.
+  // A device that is gone would be readable, and fail, for ever.
   if (errno != EAGAIN && errno != EINTR) epoll_ctl(epoll_, EPOLL_CTL_DEL, context->async_fd, nullptr);
 }
 

@@ -1,4 +1,4 @@
-// What a device can do beyond SEND, RECV, RDMA WRITE and RDMA READ: kCapability… of rdmakit/handle.h.
+// The capabilities of a device beyond SEND, RECV, RDMA WRITE and RDMA READ: kCapability… of rdmakit/handle.h.
 #pragma once
 
 #include <cstdint>

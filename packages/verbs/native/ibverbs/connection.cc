@@ -13,18 +13,18 @@
 namespace rdmakit::ibverbs {
 namespace {
 
-// IB CM reject reason 28: the consumer (the application) refused; anything else is the fabric's own
-// refusal, most often 8, "invalid service id": nobody listens (IBTA spec, table of CM REJ reasons).
+// IB CM reject reason 28: the consumer (the application) refused; anything else is the fabric's own refusal,
+// usually 8, "invalid service id": no process listens (IBTA spec, table of CM REJ reasons).
 constexpr int kConsumerReject = 28;
 
 // Local ACK timeout 4.096 µs × 2^16 = 268 ms: with 7 retries a silent peer is noticed after about 2 s,
 // and a lost packet costs a quarter of a second instead of the 2 s that librdmacm's default makes of it.
 constexpr uint8_t kAckTimeout = 16;
 
-// How long the kernel waits, at first, for the answer to its question for the peer's hardware address. It
-// looks for the answer once when it asks, and again when it is told of one or its time is over; an answer
-// between its question and its waiting it is not told of (rdma_resolve_ip in drivers/infiniband/core/addr.c).
-// So a peer that answers at once would be found at the deadline only.
+// How long the kernel first waits for the answer to its request for the peer's hardware address. It checks
+// for the answer once when it sends the request, and again when it is notified of one or its time is over; it
+// is not notified of an answer between request and wait (rdma_resolve_ip in drivers/infiniband/core/addr.c).
+// So a peer that answers at once would only be found at the deadline.
 constexpr std::chrono::milliseconds kFirstPatience{50};
 
 int as_errno(int result) { return result == 0 ? 0 : (errno != 0 ? errno : EIO); }
@@ -193,9 +193,9 @@ void Connection::destroy_qp() {
     std::lock_guard lock(id_mutex_);
     if (id_ != nullptr) qp = std::exchange(id_->qp, nullptr);
   }
-  // As rdma_destroy_qp(3), which would also destroy completion queues of its own making, and outside of the
-  // lock: it may take long, and the event thread, which serves all connections, takes the lock for this one's
-  // events.
+  // Like rdma_destroy_qp(3), which would also destroy completion queues that it created itself. Outside of
+  // the lock, because it may take long, and the event thread, which serves all connections, takes the lock
+  // for this one's events.
   if (qp != nullptr) lib_.destroy_qp(qp);
 }
 

@@ -44,7 +44,7 @@ class Connection final : public ConnectionId {
   const Libraries& lib_;
   mutable std::mutex id_mutex_;  // id_ and the calls on it, against close()
   rdma_cm_id* id_;
-  // Of resolve(), with id_mutex_ held.
+  // For resolve(), with id_mutex_ held.
   sockaddr_storage destination_{};
   std::chrono::steady_clock::time_point resolve_deadline_;
   std::chrono::milliseconds patience_{};

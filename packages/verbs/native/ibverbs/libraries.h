@@ -76,8 +76,8 @@ struct Libraries {
   int (*ack_cm_event)(rdma_cm_event* event);
 };
 
-// Has registered memory stay where it is when this process forks (ibv_fork_init(3)), unless the kernel does
-// that by itself, as from 5.12 on. 0, or an errno value: memory is registered already, by somebody else.
+// Makes registered memory stay in place when this process forks (ibv_fork_init(3)), unless the kernel does
+// that itself, as from 5.12 on. 0, or an errno value: other code has registered memory already.
 int prepare_for_fork(const Libraries& lib);
 
 // The loaded libraries, or nullptr with `why` saying what is missing. Loads once.

@@ -54,7 +54,7 @@ const char* transport_name(ibv_context* context, const Libraries& lib) {
   return "InfiniBand";
 }
 
-// What to register with so that `access` holds on this device.
+// The flags to register with so that `access` holds on this device.
 int access_on(ibv_context* context, int access) {
   // iWARP places the response of an RDMA READ as a remote write into the sink (RFC 5040 §5.2).
   const bool sink =

@@ -1,4 +1,4 @@
-// What the functions of libibverbs return, as an errno value.
+// The results of libibverbs' functions, as errno values.
 #pragma once
 
 #include <cerrno>

@@ -7,8 +7,8 @@
 namespace rdmakit::iwarp {
 namespace {
 
-// So few sockets are tried without asking which is ready: the receive that is needed anyway then follows no
-// epoll_wait, and one that finds nothing costs no more than that would.
+// Up to this many sockets are tried without asking which is readable: the receive that is needed anyway then
+// needs no epoll_wait, and one that finds nothing costs no more than that would.
 constexpr size_t kSocketsTriedDirectly = 2;
 
 }  // namespace

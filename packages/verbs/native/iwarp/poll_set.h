@@ -17,7 +17,7 @@ class QueuePair;
 
 class PollSet {
  public:
-  // Tokens with this bit belong to whoever waits on the set, not to a queue pair.
+  // Tokens with this bit belong to the thread that waits on the set, not to a queue pair.
   static constexpr uint64_t kForeign = uint64_t{1} << 63;
 
   // Throws nothing; ok() says whether the kernel gave an epoll instance.

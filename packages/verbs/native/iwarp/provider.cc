@@ -126,7 +126,7 @@ ibv_mr* IwarpProvider::reg_mr(ibv_pd* pd, void* address, size_t length, int acce
   return mr;
 }
 
-// A new key: whoever has the old one has lost the region as it was.
+// A new key: holders of the old one lose access to the old region.
 int IwarpProvider::rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* address, size_t length, int access) {
   constexpr int kKnown =
       IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_PD | IBV_REREG_MR_CHANGE_ACCESS;

@@ -72,7 +72,7 @@ class Watcher {
       watch.told(cq, 0);
     }
     if (error == EAGAIN || error == EINTR) return;
-    // Readable it stays, and would wake this thread again and again.
+    // It stays readable, and would wake this thread without end.
     epoll_ctl(epoll_, EPOLL_CTL_DEL, watch.channel->fd, nullptr);
     watch.told(nullptr, error);
   }

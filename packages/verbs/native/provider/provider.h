@@ -20,11 +20,11 @@
 
 namespace rdmakit {
 
-// Who moves data on a software provider while the application does other things.
+// Which thread moves data on a software provider while the application does other things.
 enum class Progress {
   automatic,  // a thread of the provider: one-sided targets are served without the application's help
-  manual,     // whoever polls the CQ, or calls get_cq_event after its channel's fd became readable.
-              // The caller promises to do one of the two; there is no second thread in the way.
+  manual,     // the thread that polls the CQ, or calls get_cq_event after its channel's fd became readable.
+              // The caller promises to do one of the two; no second thread interferes.
 };
 
 struct DeviceInfo {
@@ -103,10 +103,9 @@ class ConnectionId : public std::enable_shared_from_this<ConnectionId> {
   virtual sockaddr_storage peer_address() const = 0;
   // Ends whatever is under way. The queue pair must be destroyed first. Idempotent.
   virtual void close() = 0;
-  // Of one that is closed: nothing that the peer has posted lands here any more.
+  // For a closed one: true when no posted request of the peer can arrive here any more.
   virtual bool settled() { return true; }
-  // Whether close() waits for nobody: a listener of a software provider, whose address is free when it
-  // returns.
+  // Whether close() does not wait: a listener of a software provider, whose address is free when it returns.
   virtual bool closes_at_once() { return false; }
 };
 
@@ -150,8 +149,8 @@ class Provider {
   virtual int dealloc_pd(ibv_pd* pd) = 0;
   virtual ibv_mr* reg_mr(ibv_pd* pd, void* address, size_t length, int access) = 0;
   virtual int dereg_mr(ibv_mr* mr) = 0;
-  // The same for memory of map_memory that is unmapped next and that nobody looks at any more: waits for
-  // nobody who cannot reach it then.
+  // The same for memory of map_memory that is unmapped next and not accessed any more: does not wait for a
+  // peer that cannot reach it then.
   virtual int dereg_mr_to_unmap(ibv_mr* mr) { return dereg_mr(mr); }
   // ibv_rereg_mr(3): `flags` are IBV_REREG_MR_CHANGE_…, of which TRANSLATION uses address and length.
   // The keys may change; read them from `mr`. 0 or an errno value; the region is unchanged on EINVAL and
@@ -213,7 +212,7 @@ class Provider {
   virtual const DataPathVerbs* data_path_verbs() const = 0;
 
  private:
-  // What a verb that a provider does not have answers.
+  // The result of a verb that a provider lacks.
   template <typename Nothing>
   static Nothing unsupported(Nothing nothing) {
     errno = EOPNOTSUPP;

@@ -67,7 +67,7 @@ int notify_service_manager(const std::string& socket, const std::string& state, 
     close(ends[0]);
     return error;
   }
-  // Where it cannot be sent the end of the pipe is there at once: nobody waits.
+  // If it cannot be sent, the end of the pipe is there at once: there is no wait.
   static_cast<void>(send_datagram(sender.get(), to, "BARRIER=1", write.get()));
   read = ends[0];
   return 0;

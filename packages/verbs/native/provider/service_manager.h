@@ -1,6 +1,6 @@
-// What a service tells the process that has started it (sd_notify(3)), by system calls: Node.js has no
-// datagram sockets of the Unix family, and a program that says it for us would be a fork of a process whose
-// memory devices know.
+// Messages of a service to the process that started it (sd_notify(3)), by system calls: Node.js has no
+// datagram sockets of the Unix family, and a helper program would be a fork of a process whose memory devices
+// know.
 #pragma once
 
 #include <string>

@@ -1,7 +1,7 @@
-// Destroys verbs objects on threads of its own, for that may take its time. Soft-RoCE waits up to 50 s for
+// Destroys verbs objects on threads of its own, because that may take long. Soft-RoCE waits up to 50 s for
 // the packets of a queue pair that the network has not taken (__rxe_cleanup in rxe_pool.c), Soft-iWARP 10 s
-// for a connection that is being made, shm 5 s for a peer that is stopped in the middle of a copy. Whoever
-// closes one must not stand still with it.
+// for a connection that is being made, shm 5 s for a peer that is stopped in the middle of a copy. The thread
+// that closes an object must not wait for that.
 #pragma once
 
 #include <chrono>
@@ -24,9 +24,9 @@ class Teardown {
   // Waits for all work.
   ~Teardown();
 
-  // Has `work` done, and with `wait` returns when it is, as a rule: after `patience` it goes on alone, and
-  // while any other work is so late nobody waits. What `work` itself has torn down is done within it. On any
-  // thread.
+  // Runs `work` on another thread. With `wait` it usually returns when that is done: after `patience` the
+  // work continues alone, and while any other work is that late, no call waits. Teardown within `work` is
+  // done directly. On any thread.
   void run(std::function<void()> work, bool wait);
 
  private:

@@ -28,7 +28,7 @@ using Base = software::ProviderBase<CompletionChannel, CompletionQueue, SharedRe
 
 class ShmProvider final : public Base {
  public:
-  // As many may be late as may have a peer each that is stopped in the middle of a copy.
+  // This many may be late, each with a peer that is stopped in the middle of a copy.
   ShmProvider() : Base(std::chrono::milliseconds(20), 256) {}
 
   const char* name() const override { return "shm"; }
@@ -63,7 +63,7 @@ class ShmProvider final : public Base {
   int dealloc_pd(ibv_pd* pd) override;
   ibv_mr* reg_mr(ibv_pd* pd, void* address, size_t length, int access) override;
   int dereg_mr(ibv_mr* mr) override { return deregister(mr, PeerCopies::awaited); }
-  // A peer has a mapping of its own: its copy goes on in pages that nobody else sees.
+  // A peer has a mapping of its own: its copy continues in pages that no other memory shares.
   int dereg_mr_to_unmap(ibv_mr* mr) override { return deregister(mr, PeerCopies::left); }
   int rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* address, size_t length, int access) override;
 
@@ -232,7 +232,7 @@ int ShmProvider::dealloc_mw(ibv_mw* mw) {
   return static_cast<ProtectionDomain*>(mw->pd)->remove_window(static_cast<MemoryWindow*>(mw));
 }
 
-// Both kinds of progress are one here: whoever posts moves the data.
+// Both kinds of progress are the same here: the posting thread moves the data.
 ibv_cq* ShmProvider::create_cq(ibv_context* context, int entries, void* cq_context, ibv_comp_channel* channel,
                                Progress) {
   if (entries < 1 || entries > kMaxCompletions) {

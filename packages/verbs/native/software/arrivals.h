@@ -1,7 +1,7 @@
-// Who has reached a listener and is nobody's yet: connections that have not shown a whole request, and
-// requests that wait for the application's answer. Nothing is known of them. Each has its time, and of more
-// than there are places for the oldest makes room, wherever it comes from: one that means it has shown its
-// request within a round trip, so no number of others keeps it out.
+// Peers that have reached a listener and are not accepted yet: connections without a complete request, and
+// requests that wait for the application's answer. They are not trusted. Each has a time limit, and when the
+// places are full the oldest makes room, wherever it comes from: a genuine peer has sent its request within a
+// round trip, so no number of others keeps it out.
 #pragma once
 
 #include <sys/resource.h>
@@ -14,7 +14,7 @@
 
 namespace rdmakit::software {
 
-// So many of the process's descriptors, at most: what is proved has the others.
+// The maximum share of the process's descriptors: authenticated peers get the others.
 constexpr size_t kArrivalsShare = 8;
 constexpr size_t kLeastArrivals = 16;
 constexpr size_t kMostArrivals = 2048;
@@ -29,8 +29,8 @@ inline size_t descriptor_limit() {
   return getrlimit(RLIMIT_NOFILE, &limit) == 0 ? static_cast<size_t>(limit.rlim_cur) : kMostArrivals;
 }
 
-// `Connection` has bool arriving() (it is at one of these stages) and void give_way() (it ends, and nobody is
-// told). Both are called under the listener's lock, which is this one's too.
+// `Connection` has bool arriving() (it is at one of these stages) and void give_way() (it ends, without a
+// report). Both are called under the listener's lock, which is this one's too.
 template <typename Connection>
 class Arrivals {
  public:

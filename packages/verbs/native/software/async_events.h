@@ -1,8 +1,7 @@
 // The watchers of a software provider's asynchronous events.
 //
-// A sink may take its time and may allocate, so it has no place on a data path. There, whoever finds that
-// something has happened notes it in the object concerned and wakes a thread of the provider; that thread
-// calls emit().
+// A sink may be slow and may allocate, so it must not run on a data path. A data path that finds an event
+// marks it in the object concerned and wakes a thread of the provider; that thread calls emit().
 #pragma once
 
 #include <condition_variable>
@@ -25,7 +24,7 @@ class AsyncEvents {
   void unwatch(uint64_t token);
 
   // Calls every sink, one at a time, on the caller's thread. Events of several threads do not overlap; each
-  // reaches whoever watches when its emit() begins and still does when its turn comes.
+  // reaches the watchers that are there when its emit() begins and still when their turn comes.
   void emit(const AsyncEvent& event);
 
  private:

@@ -4,7 +4,7 @@
 
 namespace rdmakit::software {
 
-// What ibv_cq_ex_to_cq() rests on.
+// ibv_cq_ex_to_cq() depends on this.
 static_assert(offsetof(ibv_cq_ex, context) == offsetof(ibv_cq, context));
 static_assert(offsetof(ibv_cq_ex, channel) == offsetof(ibv_cq, channel));
 static_assert(offsetof(ibv_cq_ex, cq_context) == offsetof(ibv_cq, cq_context));
@@ -46,12 +46,12 @@ void CompletionQueueBase::set_readers(uint64_t flags) {
   read_opcode = [](Self self) { return current(self).opcode; };
   read_vendor_err = [](Self self) { return current(self).vendor_err; };
   read_wc_flags = [](Self self) { return current(self).wc_flags; };
-  // What was not asked for stays null, as in libibverbs.
+  // Fields that were not requested stay null, as in libibverbs.
   if (flags & IBV_WC_EX_WITH_BYTE_LEN) read_byte_len = [](Self self) { return current(self).byte_len; };
   if (flags & IBV_WC_EX_WITH_IMM) read_imm_data = [](Self self) { return current(self).imm_data; };
   if (flags & IBV_WC_EX_WITH_QP_NUM) read_qp_num = [](Self self) { return current(self).qp_num; };
   if (flags & IBV_WC_EX_WITH_SRC_QP) read_src_qp = [](Self self) { return current(self).src_qp; };
-  // Of InfiniBand's addressing: 0 here.
+  // Fields of InfiniBand's addressing: 0 here.
   if (flags & IBV_WC_EX_WITH_SLID) read_slid = [](Self self) { return uint32_t{current(self).slid}; };
   if (flags & IBV_WC_EX_WITH_SL) read_sl = [](Self self) { return current(self).sl; };
   if (flags & IBV_WC_EX_WITH_DLID_PATH_BITS)

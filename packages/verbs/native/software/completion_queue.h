@@ -26,7 +26,7 @@ class CompletionQueueBase : public ibv_cq_ex {
   // Queue pairs made on this queue, connected or not.
   std::atomic<int> users{0};
 
-  // Of the channel (EventList), under its lock.
+  // The list of the channel (EventList), under its lock.
   CompletionQueueBase* next_with_events = nullptr;
   unsigned events = 0;
   unsigned events_taken = 0;
@@ -34,7 +34,8 @@ class CompletionQueueBase : public ibv_cq_ex {
  protected:
   // Blocks until all events that were taken have been acknowledged, as ibv_destroy_cq(3) does.
   void wait_for_acknowledgements();
-  // Of the fields of current_: those that were asked for (`flags`: IBV_WC_EX_…), as ibv_create_cq_ex(3) says.
+  // Sets the readers of the fields of current_ that were requested (`flags`: IBV_WC_EX_…), as
+  // ibv_create_cq_ex(3) says.
   void set_readers(uint64_t flags);
 
   // From ibv_start_poll to ibv_end_poll: for as long as the application likes.

@@ -1,5 +1,5 @@
-// Work completions between who adds them and who polls: a ring, and when each was added where somebody asked
-// for that. Its owner locks; only empty() is for any thread.
+// Work completions between producers and the poller: a ring, with the time at which each was added if
+// timestamps were requested. The owner locks; only empty() may be called by any thread.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -33,7 +33,7 @@ class CompletionRing {
   bool full() const {
     return tail_.load(std::memory_order_relaxed) - head_.load(std::memory_order_relaxed) > mask_;
   }
-  // For the completion that is added next; null where nobody asked for stamps.
+  // For the completion that is added next; null if timestamps were not requested.
   Stamp* next_stamp() const {
     return stamps_ == nullptr ? nullptr : &stamps_[tail_.load(std::memory_order_relaxed) & mask_];
   }

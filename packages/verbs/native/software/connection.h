@@ -1,11 +1,11 @@
-// What the ConnectionIds of the software providers have in common: states, events to the application,
-// deadlines, and the places of a listener. What is said on a connection's way is each provider's own.
+// The common part of the ConnectionIds of the software providers: states, events to the application,
+// deadlines, and the places of a listener. The setup protocol differs per provider.
 //
 //   resolve ──► resolved ──connect──► connecting ──► await_reply ──────────────► (completing) ──► established
 //   listener ─accept(2)─► await_request ──► requested ──accept──► (completing) ──► established
 //
-// All of setup happens on the progress thread; calls from elsewhere check, note what is wanted, and leave the
-// rest to it.
+// All of setup happens on the progress thread; calls on other threads validate, record the request, and leave
+// the rest to it.
 #pragma once
 
 #include <chrono>
@@ -90,7 +90,7 @@ class ConnectionBase : public ConnectionId, public ProgressThread::Client {
   virtual void read_reply(Events& events) = 0;
   // Leaves `await_request` when a whole request is there (`requested`), or none will be (`ended`).
   virtual void read_request() = 0;
-  // What came with the request.
+  // The private data of the request.
   virtual std::vector<uint8_t> take_private_data() = 0;
   // 0, or the errno value for which connections must wait.
   virtual int accept_sockets() = 0;
@@ -129,7 +129,7 @@ class ConnectionBase : public ConnectionId, public ProgressThread::Client {
   std::vector<uint8_t> private_data_;  // to the peer
   bool answered_ = false;              // accept or reject was called
 
-  // Of a listener.
+  // For a listener.
   Arrivals<ConnectionBase> arrivals_{0};
   bool paused_ = false;  // out of descriptors: tried again after a while
 
@@ -148,7 +148,7 @@ class ConnectionBase : public ConnectionId, public ProgressThread::Client {
   std::deque<CmEvent> pending_;
   bool delivering_ = false;
 
-  // Of a handshake that a listener has accepted.
+  // For a handshake that a listener has accepted.
   std::weak_ptr<ConnectionBase> listener_;
 };
 

@@ -1,10 +1,11 @@
-// A mutex that its waiters get in the order in which they came. With std::mutex, a thread that locks again
-// as soon as it has unlocked keeps a waiter out for as long as it goes on: an application that polls a
-// queue pair whose peer never pauses would keep out the thread that serves all the others.
+// A mutex that is granted to its waiters in the order of arrival. With std::mutex, a thread that locks again
+// as soon as it has unlocked keeps a waiter out for as long as it does so: an application that polls a queue
+// pair whose peer never pauses would keep out the thread that serves all the others.
 //
-// For a long hold and rare waiters: the next one must wake up before anybody goes on. Whoever unlocks must
-// know that the mutex outlives the call. A thread of real-time priority that only tries, again and again,
-// must not do so on the one processor of a waiter: the mutex is the waiter's, who cannot run.
+// For long holds and rare waiters: the next waiter must wake up before any thread continues. The unlocking
+// thread must know that the mutex outlives the call. A thread of real-time priority that only tries to lock,
+// in a loop, must not do so on the only processor of a waiter: the mutex belongs to the waiter, which cannot
+// run.
 #pragma once
 
 #include <atomic>

@@ -20,7 +20,7 @@ ibv_qp_cap QueuePairBase::granted(const ibv_qp_init_attr& attributes) {
   ibv_qp_cap cap = attributes.cap;
   cap.max_send_wr = ring_size(cap.max_send_wr);
   cap.max_send_sge = std::max(cap.max_send_sge, 1u);
-  // Of a shared receive queue it has none of its own.
+  // With a shared receive queue it has none of its own.
   cap.max_recv_wr = attributes.srq == nullptr ? ring_size(cap.max_recv_wr) : 0;
   cap.max_recv_sge = attributes.srq == nullptr ? std::max(cap.max_recv_sge, 1u) : 0;
   return cap;

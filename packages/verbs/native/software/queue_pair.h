@@ -1,5 +1,5 @@
-// ibv_qp, as far as the software providers' are the same: what a program may ask for, and what it is told.
-// The queues and what is done with a request are each provider's own.
+// The common part of the software providers' ibv_qp: validation of a program's requests, and the result of
+// queries. The queues and the execution of requests are each provider's own.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -19,7 +19,7 @@ class QueuePairBase : public ibv_qp {
  protected:
   // 0, or what these attributes are refused for.
   static int check_attributes(const ibv_qp_init_attr& attributes);
-  // What is granted to those that are not refused: work queues have 2^n entries.
+  // The granted sizes, if not refused: work queues have 2^n entries.
   static ibv_qp_cap granted(const ibv_qp_init_attr& attributes);
 
   QueuePairBase(ibv_pd* pd, const ibv_qp_init_attr& attributes, const ibv_qp_cap& cap, uint32_t number);
@@ -52,7 +52,7 @@ class QueuePairBase : public ibv_qp {
     ibv_qp::state = told;
     state_.store(state);
   }
-  // What a provider adds is told of a connected one.
+  // The query of a queue pair; the provider adds the state of a connected one.
   State query_base(ibv_qp_attr* attributes, ibv_qp_init_attr* init) const;
 
   // Hot path. 0 and the length, or what the request is refused for. Binds and local invalidations are the

@@ -35,7 +35,7 @@ export class LoopHold {
   }
 }
 
-/** What keeps the event loop alive, and so the program, while there is something to wait for: each class says when. */
+/** Keeps the event loop running, and so the program, while there is something to wait for: each class says when. */
 export abstract class HoldingResource extends Resource {
   /** @internal told when it has something to wait for */
   protected readonly hold = new LoopHold((holds) => {

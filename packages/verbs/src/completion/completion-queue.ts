@@ -127,7 +127,7 @@ export class CompletionQueue extends Resource {
         channel.beginWait()
         waits = true
         this.requestNotification()
-        // What came between the poll above and the arming raises no event: look once more.
+        // Completions between the poll above and the arming raise no event: poll once more.
         const raced = this.poll(max)
         if (raced.length > 0) return raced
         await promise

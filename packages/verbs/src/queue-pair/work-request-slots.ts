@@ -9,7 +9,7 @@ import { flagBits, OPCODES, type SendFlags } from './work-request.js'
 
 const HIGH = 2 ** 32
 
-/** What both kinds of slots have in common. */
+/** The common part of both kinds of slots. */
 abstract class Slots extends Resource {
   /**
    * The slots themselves, little-endian records of native memory. A slot may be edited as soon as the `post` of its last

@@ -1,5 +1,5 @@
-// What the addons ask of a system: libraries, versions of their symbols, the kernel. Of the addons as they are built, a
-// second.
+// The addons' requirements of a system: libraries, versions of their symbols, the kernel. Checks the built addons;
+// takes a second.
 import { execFileSync, spawnSync } from 'node:child_process'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -13,7 +13,7 @@ const ADDONS = [
   'ring-transport/build/Release/ring_transport.node',
   'nbd-client/build/Release/nbd_client.node',
 ]
-/** What Node.js 20 itself wants of a system: RHEL 8's. */
+/** The requirements of Node.js 20 itself: RHEL 8's. */
 const NEWEST: Record<string, number[]> = {
   GLIBC: [2, 28],
   GLIBCXX: [3, 4, 25],

@@ -8,7 +8,7 @@ import { completions, connectedPair, pattern, REGION_BYTES } from './pair.js'
 
 it('a child process has none of our descriptors', async () => {
   const ofChild = () => spawnSync('ls', ['/proc/self/fd'], { encoding: 'utf8' }).stdout
-  // Those of whoever has started this process, perhaps.
+  // Children of the process that started this one, perhaps.
   const before = ofChild()
   const pair = await connectedPair({ channel: true })
   onTestFinished(() => pair[Symbol.dispose]())

@@ -64,7 +64,7 @@ describe(`completion queue on ${LISTEN_URI}`, () => {
     send(client)
     await completions(server.completionQueue, 1)
     await completions(client.completionQueue, 1)
-    // What could have been an event of the first is behind the round trip of the second.
+    // An event of the first would have come before the round trip of the second.
     expect(woken).toBe(0)
     send(client, { solicited: true })
     await completions(server.completionQueue, 1)
@@ -148,7 +148,7 @@ describe(`completion queue on ${LISTEN_URI}`, () => {
     using pair = await connectedPair({ entries: 8, maxSend: 256 })
     const { client, server } = pair
     const room = client.completionQueue.entries
-    // Whoever subscribes is told in a context of its own, although the device is watched once for all.
+    // Each subscriber is called in its own context, although the device is watched once for all.
     const storage = new AsyncLocalStorage<string>()
     const contexts: string[] = []
     for (const name of ['one', 'two'])
@@ -163,7 +163,7 @@ describe(`completion queue on ${LISTEN_URI}`, () => {
         timeout(DEADLINE_MS),
       ),
     )
-    // More requests complete than the queue has entries, and nobody polls.
+    // More requests complete than the queue has entries, and no thread polls.
     for (let i = 0; i < Math.min(room + 8, 256); i++)
       client.queuePair.postSend({
         opcode: 'rdma-write',

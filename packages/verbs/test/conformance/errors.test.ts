@@ -210,7 +210,7 @@ describe(`errors on ${LISTEN_URI}`, () => {
     if (await slowToGiveUp()) return unsupported(test, 'siw gives up after 10 s: npm run soak waits for that')
     const { peer, take, close } = await givenUp()
     await eventually(() => peer.destroyed)
-    // That the peer has left travels by itself, and nobody is told of it here.
+    // The peer's end arrives asynchronously, and is not reported here.
     await new Promise((resolve) => setTimeout(resolve, 500))
     await expect(take()).rejects.toBeInstanceOf(VerbsError)
     close()

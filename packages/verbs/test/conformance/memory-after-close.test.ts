@@ -1,4 +1,4 @@
-// Memory that JavaScript was given is nobody else's until neither JavaScript nor its I/O can reach it.
+// Memory that JavaScript got is not reused until neither JavaScript nor its I/O can reach it.
 import { randomBytes } from 'node:crypto'
 import { PassThrough } from 'node:stream'
 import { setImmediate as turn } from 'node:timers/promises'
@@ -22,7 +22,7 @@ async function collected(): Promise<void> {
 
 const MIB = 2 ** 20
 
-/** Of each byte there are some that say which it is, between others that make it slow to compress. */
+/** Bytes that identify their position, between others that make the whole hard to compress. */
 const PATTERN = randomBytes(LENGTH)
 const filled = (byte: number) => PATTERN.map((noise, i) => (i % 16 === 0 ? byte : noise))
 
@@ -76,7 +76,7 @@ describe(`memory of a region that is closed, on ${LISTEN_URI}`, () => {
     const make = await regions()
     await collected()
     const before = keptMemory()
-    /** Of a frame of its own, which the collector does not look at. */
+    /** In a frame of its own, which the collector does not scan. */
     const viewOfClosed = async () => {
       const region = await make(1, MIB)
       const view = new Uint8Array(region.buffer)

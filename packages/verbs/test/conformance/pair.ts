@@ -189,12 +189,12 @@ export function unsupported(test: TestContext, reason: string): void {
   Object.assign(test.task.meta, { unsupported: reason })
 }
 
-/** What a verb that a device does not have throws. */
+/** Expects the error of a verb that a device lacks. */
 export function expectUnsupported(call: () => unknown): void {
   expect(call).toThrow(expect.objectContaining({ name: 'VerbsError', code: 'EOPNOTSUPP' }))
 }
 
-/** What a post that a device does not support throws: libibverbs' drivers say EINVAL or EOPNOTSUPP. */
+/** Expects the error of a post that a device does not support: libibverbs' drivers say EINVAL or EOPNOTSUPP. */
 export function expectRefused(call: () => unknown): void {
   let failure: unknown
   try {

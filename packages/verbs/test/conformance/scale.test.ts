@@ -23,7 +23,7 @@ import {
   unsupported,
 } from './pair.js'
 
-/** What devices hold. An emulated one takes seconds for so many. */
+/** The number that devices hold. An emulated one takes seconds for so many. */
 const IN_FLIGHT = Math.min(10_000, effort(10_000))
 const CONNECTS = effort(250)
 

@@ -63,7 +63,7 @@ async function works({ domain, queue, queuePair }: End, told: Uint8Array) {
   post('rdma-read', region)
   expect(await completions(queue, 1)).toMatchObject([{ status: 'success' }])
   expect(Buffer.compare(bytes, pattern(MIB))).toBe(0)
-  // What this side copies itself may be any memory.
+  // Memory that this side copies itself may be of any kind.
   const own = domain.registerMemoryRegion(new ArrayBuffer(MIB), ['local-write'])
   post('rdma-read', own)
   expect(await completions(queue, 1)).toMatchObject([{ status: 'success' }])

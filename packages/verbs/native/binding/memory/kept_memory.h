@@ -1,6 +1,6 @@
-// Memory that was given to JavaScript, beyond the end of the region that it was. Views of it wait in queues
-// of streams, and I/O of Node goes on by its address: fs.read() into it, socket.write() from it. All of them
-// hold the ArrayBuffer; so the memory stays mapped, and is given to nobody else, until V8 has collected that.
+// Memory that was given to JavaScript, after the end of its region. Views of it wait in queues of streams,
+// and Node's I/O continues at its address: fs.read() into it, socket.write() from it. All of them hold the
+// ArrayBuffer, so the memory stays mapped, and is not reused, until V8 has collected that.
 #pragma once
 
 #include <napi.h>
@@ -52,8 +52,9 @@ class MappedBuffer {
   std::shared_ptr<Reach> reach_;  // the ArrayBuffer's memory has it, too
 };
 
-// What closed regions of this environment are kept mapped for JavaScript. V8 knows what it is and collects it
-// when it likes to; at 256 MiB, and whenever it is twice what a collection left of it, it is made to.
+// The memory of closed regions of this environment that stays mapped for JavaScript. V8 knows its size and
+// collects it when it chooses to; at 256 MiB, and whenever it is twice as much as a collection left, this
+// forces a collection.
 struct KeptMemory {
   size_t regions = 0;
   size_t bytes = 0;

@@ -1,4 +1,4 @@
-// What datagrams need: address handles, multicast groups, the GID table.
+// Functions for datagrams: address handles, multicast groups, the GID table.
 #include <cerrno>
 #include <cstring>
 

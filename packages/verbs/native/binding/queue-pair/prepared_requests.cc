@@ -79,12 +79,12 @@ napi_value refused(napi_env env, int error, const char* verb, const char* detail
     failure(env, error, verb, std::string(detail) + "; " + std::to_string(posted) + " were posted")
         .ThrowAsJavaScriptException();
   } catch (const Napi::Error&) {
-    // The environment is ending: there is nobody to tell.
+    // The environment is ending, so the error cannot be reported.
   }
   return nullptr;
 }
 
-// What post() of both kinds does: chains of up to kChain requests, each one call of the verb.
+// The common part of post() of both kinds: chains of up to kChain requests, each one call of the verb.
 // `prepare(slot, request, sge)` is false for a slot that cannot be posted; `post(first, &bad)` posts.
 template <typename Request, typename Slot, typename Prepare, typename Post>
 napi_value post_slots(napi_env env, const BoundCall& call, Slot* slots, uint32_t size, const char* verb,

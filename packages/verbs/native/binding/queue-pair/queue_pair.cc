@@ -42,9 +42,9 @@ Napi::Value create_qp(const Napi::CallbackInfo& info) {
   };
   const ibv_qp_cap wanted = attributes.cap;
   ibv_qp* qp = create();
-  // Some devices refuse an inline limit above their own instead of lowering it: halve until it fits. From
-  // what was asked for, not from what is there now: one that has granted more, and then fails for another
-  // reason (the peer of the connection has left), would be asked for ever.
+  // Some devices refuse an inline limit above their own instead of lowering it: halve it until it fits. Start
+  // with the requested limit, not with the current one: a device that has granted more, and then fails for
+  // another reason (the peer of the connection has left), would be asked for ever.
   for (uint32_t most = wanted.max_inline_data; qp == nullptr && errno == EINVAL && most > 0;) {
     most /= 2;
     attributes.cap = wanted;

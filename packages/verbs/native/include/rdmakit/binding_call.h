@@ -27,7 +27,7 @@ inline Napi::Error out_of_memory(Napi::Env env, const char* name) {
 // memory that a device knows can be had there, and a copy of it would be nothing. To be asked when an addon
 // is loaded.
 inline void require_external_buffers(Napi::Env env) {
-  // Of its own each time: V8 does not take two ArrayBuffers over one address.
+  // A new address each time: V8 does not accept two ArrayBuffers over one address.
   auto probe = std::make_unique<uint64_t>(0);
   const auto done = [](napi_env, void* data, void*) {
     std::unique_ptr<uint64_t>(static_cast<uint64_t*>(data)).reset();
@@ -45,7 +45,7 @@ inline void require_external_buffers(Napi::Env env) {
   throw error;
 }
 
-// What `work` returns; or throws out_of_memory.
+// Returns the result of `work`, or throws out_of_memory.
 template <typename Work>
 auto within_memory(Napi::Env env, const char* name, Work work) {
   try {

@@ -1,11 +1,11 @@
-// What must hold whatever happens. It is checked in release builds too: a process that is wrong about itself
-// ends at once, with what it knows, before it answers or writes anything more. Its successor takes over
+// A condition that must always hold. It is checked in release builds too: a process with a violated invariant
+// ends at once, with a message, before it answers or writes anything more. Its successor takes over
 // (docs/page-service/restart.md).
 //
 //   RDMAKIT_INVARIANT(left > 0, "operation %u, stage %d", index, stage);
 //
-// The condition has no side effect and costs a comparison: what it takes a loop to see is looked at when all
-// is idle.
+// The condition has no side effect and costs a comparison: a check that needs a loop runs when everything is
+// idle.
 #pragma once
 
 #include <cstdio>

@@ -18,7 +18,7 @@
 
 namespace rdmakit {
 
-// What to tell people of the `error` of Thread::start.
+// The message for people about the `error` of Thread::start.
 inline std::string why_no_thread(int error) {
   if (error != EAGAIN) return strerror(error);
   return "no more threads can be started: raise the limit of the user's processes (ulimit -u, LimitNPROC=), "
@@ -68,7 +68,7 @@ class Thread {
     pthread_detach(id_);
     joinable_ = false;
   }
-  // Of one that was started.
+  // For a thread that was started.
   pthread_t id() const { return id_; }
   bool is_this() const { return joinable_ && pthread_equal(id_, pthread_self()) != 0; }
 

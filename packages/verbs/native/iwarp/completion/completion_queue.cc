@@ -15,7 +15,7 @@ namespace {
 // Beyond, one epoll_wait says which sockets are worth a recv.
 constexpr size_t kMembersTriedDirectly = 4;
 
-// Of who feeds a queue that has lost completions.
+// The failure of a queue pair whose queue has lost completions.
 Failure overrun_failure() {
   Failure failure = Failure::protocol(terminate::local_catastrophic);
   failure.status = EOVERFLOW;
@@ -48,7 +48,7 @@ void CompletionQueue::attach(QueuePair* queue_pair, int socket) {
     members_.push_back({queue_pair, socket, false});
     if (progress_ == Progress::manual) watch_last();
   }
-  // Whoever failed the members may have been through before.
+  // The thread that failed the members may have passed this one before.
   if (overrun_.load()) queue_pair->fail(overrun_failure());
 }
 
@@ -145,9 +145,9 @@ int CompletionQueue::poll(int capacity, ibv_wc* completions, Stamp* stamps) {
   if (capacity <= 0) return 0;
   const int count = pop(capacity, completions, stamps);
   if (count != 0) return count;
-  // What a poller looks for after it has armed the queue is what completed before. What is in the sockets
-  // keeps the channel's descriptor readable, so one look less at them costs nothing, and a sleeper saves a
-  // system call. The next poll looks again.
+  // After arming the queue, a poller looks for completions from before. Data in the sockets keep the
+  // channel's descriptor readable, so skipping the sockets once loses nothing, and saves a system call before
+  // a sleep. The next poll checks them.
   if (newly_armed_.load(std::memory_order_relaxed)) {
     newly_armed_.store(false, std::memory_order_relaxed);
     return 0;

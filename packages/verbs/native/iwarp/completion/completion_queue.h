@@ -54,8 +54,8 @@ class CompletionQueue : public software::CompletionQueueBase {
   void push(const ibv_wc& completion, bool solicited, std::atomic<uint32_t>* polled, uint32_t position);
   // Drops the completions that would tell `polled`: its queue pair is going away.
   void forget(const std::atomic<uint32_t>* polled);
-  // ibv_poll_cq: the number taken, or -1 when there are no more and some were lost because the ring was
-  // full. From then on none is added, IBV_EVENT_CQ_ERR tells of it, and whoever feeds this queue fails.
+  // ibv_poll_cq: the number taken, or -1 when there are no more and some were lost because the ring was full.
+  // From then on none is added, IBV_EVENT_CQ_ERR reports it, and the queue pairs of this queue fail.
   // `stamps`: an extended queue's.
   int poll(int capacity, ibv_wc* completions, Stamp* stamps = nullptr);
   // 0 or an errno value.

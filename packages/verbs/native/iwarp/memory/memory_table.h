@@ -31,9 +31,9 @@ class MemoryTable {
     uint64_t length = 0;
     const void* scope = nullptr;  // ibv_pd* of a region, ibv_qp* of a bound window
     int access = 0;
-    // Of a region: the windows bound to it, or kClosed while it is deregistered.
+    // Of a region: the number of windows bound to it, or kClosed while it is deregistered.
     std::atomic<uint32_t> windows{0};
-    // Of a window.
+    // Of a window: its state.
     std::atomic<WindowState> window{WindowState::none};
     uint32_t window_stag = 0;  // the low 8 bits are the consumer's to choose
     const ibv_pd* window_pd = nullptr;
@@ -92,7 +92,7 @@ class MemoryTable {
   // Unbinds. False when `stag` is no window that this queue pair bound. Waits for pins to go, each of
   // which lasts one copy or one non-blocking system call of this queue pair's receiving side.
   bool invalidate(uint32_t stag, const ibv_qp* queue_pair);
-  // Of a queue pair that goes away.
+  // Invalidates all windows of a queue pair that goes away.
   void invalidate_all(const ibv_qp* queue_pair);
 
   static MemoryTable& instance();

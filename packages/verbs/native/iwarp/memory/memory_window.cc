@@ -90,7 +90,7 @@ bool MemoryTable::invalidate(uint32_t stag, const ibv_qp* queue_pair) {
     slot->pins.fetch_add(1, std::memory_order_seq_cst);
     const Pin pin(slot);
     if (slot->stag.load(std::memory_order_seq_cst) != stag || slot->scope != queue_pair) return false;
-    // With the pin it cannot have been bound anew since: of several that invalidate, one succeeds.
+    // With the pin it cannot have been bound again since: of several threads that invalidate, one succeeds.
     WindowState state = WindowState::bound;
     if (!slot->window.compare_exchange_strong(state, WindowState::changing)) return false;
   }

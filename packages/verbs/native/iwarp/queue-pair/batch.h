@@ -17,7 +17,7 @@ class Batch {
  public:
   // Payload pieces up to this length are copied: an iovec entry costs the kernel about as much.
   static constexpr uint32_t kCopied = 512;
-  // What was just read for the CRC should still be in the cache when the kernel copies it.
+  // Data that were just read for the CRC should still be in the cache when the kernel copies them.
   static constexpr uint32_t kBytes = 512 * 1024;
   static constexpr uint32_t kPieces = 128;
   static constexpr uint32_t kScratch = 16 * 1024;
@@ -77,7 +77,7 @@ class Batch {
   uint32_t used_ = 0;   // of scratch_
   uint32_t bytes_ = 0;  // in all pieces
 
-  // Of the FPDU under construction
+  // State of the FPDU under construction
   bool crc_enabled_ = true;  // while markers are used: to be computed by mark_fpdu()
   uint32_t ulpdu_length_ = 0;
   uint32_t crc_ = 0;

@@ -126,7 +126,7 @@ int QueuePair::change_state(ibv_qp_state wanted) {
   }
 }
 
-// As it was made. One that has been connected had its stream; it is for destroy_qp only.
+// Returns it to its initial state. One that has been connected had its stream; only destroy_qp is possible.
 int QueuePair::reset() {
   const std::lock_guard receive_lock(receive_mutex_);
   const std::lock_guard send_lock(send_mutex_);
@@ -212,8 +212,8 @@ void QueuePair::fail(const Failure& failure) {
   fail_locked(failure);
 }
 
-// Of the progress thread alone, and without a lock: who posts may hold it for as long as the kernel looks for
-// memory.
+// Called only by the progress thread, without a lock: a posting thread may hold the lock for as long as the
+// kernel searches for memory.
 bool QueuePair::look_at_host() {
   if (state_.load() != State::connected) return false;
   const auto now = std::chrono::steady_clock::now();

@@ -43,17 +43,17 @@ inline constexpr int kRemoteAccess =
 // A queue pair's receive buffer: headers, small FPDUs, and the start of large ones; the rest of a large
 // one goes straight from the socket to its place.
 inline constexpr size_t kReceiveBuffer = 32 * 1024;
-// Of READ responses that go out in one system call, what their payloads are copied to.
+// Buffer for the payloads of READ responses that go out in one system call.
 inline constexpr uint32_t kResponseStage = 64 * 1024;
 // With markers every FPDU goes through the buffer as a whole.
 inline constexpr size_t kMarkedReceiveBuffer = 128 * 1024;
 
-// Why a connection ends, and what is told to whom.
+// Why a connection ends, and the reports to both sides.
 struct Failure {
-  // Of one outstanding send work request; all others get IBV_WC_WR_FLUSH_ERR.
+  // For one outstanding send work request; all others get IBV_WC_WR_FLUSH_ERR.
   ibv_wc_status send_status = IBV_WC_WR_FLUSH_ERR;
   std::optional<uint32_t> send_index;  // none: the oldest outstanding
-  // Of the receive work request at the head of the receive queue.
+  // For the receive work request at the head of the receive queue.
   ibv_wc_status receive_status = IBV_WC_WR_FLUSH_ERR;
   uint32_t vendor_error = 0;  // layer, type and code of a Terminate message
   // Sent to the peer before the close.
@@ -139,7 +139,7 @@ class QueuePair : public software::QueuePairBase {
     const ReceiveWork* work = nullptr;
     const ibv_sge* sges = nullptr;
   };
-  // What is being put into FPDUs: one message at a time, from the send queue or a READ response.
+  // The source of FPDUs: one message at a time, from the send queue or a READ response.
   enum class Step : uint8_t {
     immediate_before,
     data,

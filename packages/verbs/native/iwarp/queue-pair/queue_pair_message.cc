@@ -1,5 +1,5 @@
-// What incoming segments mean: which memory a payload goes to, and what happens when it is there.
-// All under receive_mutex_. Whatever the peer says is checked here before it is acted upon.
+// Processing of incoming segments: to which memory a payload goes, and the actions when it is complete. All
+// under receive_mutex_. All input of the peer is checked here before it is used.
 #include <cerrno>
 #include <cstring>
 
@@ -52,7 +52,7 @@ QueuePair::Result QueuePair::begin_segment(const Segment& segment, Placement& pl
   }
 }
 
-// What the next message goes to, or the one that is arriving.
+// The receive for the next message, or for the one that is arriving.
 inline QueuePair::Receive QueuePair::next_receive() {
   if (shared_ != nullptr) [[unlikely]]
     return next_shared_receive();

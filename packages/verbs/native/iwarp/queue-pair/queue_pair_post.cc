@@ -9,8 +9,8 @@
 namespace rdmakit::iwarp {
 namespace {
 
-// A post_send sends at most this many batches itself. What is left goes to whoever moves this queue
-// pair's data: a caller must not be kept for as long as the peer takes to read a gigabyte.
+// A post_send sends at most this many batches itself. The thread that moves this queue pair's data sends the
+// rest: a caller must not be blocked for as long as the peer takes to read a gigabyte.
 constexpr int kSendsWhilePosting = 4;
 
 }  // namespace
@@ -57,7 +57,7 @@ int QueuePair::check(const ibv_send_wr& request, uint64_t& length) const {
     if (error != 0) return error;
   }
   // An entry is in use until its completion has been polled, an unsignaled one until a later completion has
-  // been: as on a card, which tells nobody else what is done (ibv_post_send(3)).
+  // been: as on a card, which gives no other report of what is done (ibv_post_send(3)).
   return send_tail_ - send_polled_.load(std::memory_order_acquire) > send_mask_ ? ENOMEM : 0;
 }
 

@@ -50,7 +50,7 @@ QueuePair::Result QueuePair::transmit(int sends) {
       return std::nullopt;
     }
     if (sent == Sent::blocked || --sends <= 0) {
-      // After the last send there may be nothing left; whoever is told to go on will find out.
+      // After the last send there may be nothing left; the thread that continues will find out.
       set_backlog(true);
       return std::nullopt;
     }
@@ -158,7 +158,7 @@ QueuePair::Result QueuePair::append(SendWork& work, bool& fits) {
       break;
     case Step::read_request:
     case Step::atomic_request:
-      if (outbound_reads_ == 0) {  // the peer serves none: waiting would be for ever
+      if (outbound_reads_ == 0) {  // the peer serves none: the wait would never end
         failure = Failure{};
         failure->send_status = IBV_WC_REM_INV_REQ_ERR;
         failure->send_index = send_next_;

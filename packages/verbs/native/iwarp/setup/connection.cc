@@ -23,7 +23,7 @@ Connection::Connection()
 Connection::~Connection() { close(); }
 
 void Connection::closing() {
-  // An initiator that is told nothing takes this for a responder of revision 1, and asks again.
+  // An initiator without an answer takes this for a responder of revision 1, and asks again.
   if (state_ == State::requested && !answered_) send_rejection({});
 }
 

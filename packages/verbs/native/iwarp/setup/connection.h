@@ -77,7 +77,7 @@ class Connection final : public software::ConnectionBase {
   std::deque<std::pair<sockaddr_storage, socklen_t>> alternatives_;
   ProgressThread::Clock::time_point answer_by_ = ProgressThread::Clock::time_point::max();
 
-  // What this side asks for; then what both agreed on.
+  // This side's request; then the agreed value.
   uint32_t inbound_reads_ = 0;
   uint32_t outbound_reads_ = 0;
   uint8_t revision_ = kMpaEnhancedRevision;  // of the request

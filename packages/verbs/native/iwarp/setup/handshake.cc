@@ -1,4 +1,4 @@
-// What the initiator's and the responder's MPA setup have in common.
+// The common part of the initiator's and the responder's MPA setup.
 #include "iwarp/setup/handshake.h"
 
 #include <netinet/in.h>

@@ -62,7 +62,7 @@ void Connection::try_address(Events& events) {
   connect_tcp(events);
 }
 
-// Nobody answers at this address.
+// No listener answered at this address.
 void Connection::address_failed(int status, Events& events) {
   if (alternatives_.empty() || answer_by_ <= ProgressThread::Clock::now()) return fail(status, events);
   std::tie(peer_, peer_length_) = alternatives_.front();

@@ -12,7 +12,7 @@
 
 namespace rdmakit::iwarp {
 
-// Ends in `requested`, or in `ended` when there is nobody worth telling the application about.
+// Ends in `requested`, or in `ended` if there is no peer of which the application needs to know.
 void Connection::read_request() {
   MpaFrame request;
   int error = 0;
@@ -61,8 +61,8 @@ void Connection::finish_accept(Events& events) {
     set_deadline(std::chrono::milliseconds(kHandshakeTimeoutMs));
     return;
   }
-  // The application is told now, or it might wait for ever for a peer that waits for it; what it
-  // sends is held until the initiator's first FPDU (RFC 5044 §7.1.2).
+  // The application is notified now, or it might wait for ever for a peer that waits for it; its sends are
+  // held until the initiator's first FPDU (RFC 5044 §7.1.2).
   QueuePair::StartParameters parameters;
   parameters.crc = reply.crc;
   parameters.send_markers = request.markers;
@@ -81,8 +81,8 @@ void Connection::send_rejection(const std::vector<uint8_t>& private_data) {
   send_all(build_mpa(reply));
 }
 
-// The progress thread reads the Ready-To-Receive message itself: with manual progress nobody polls before the
-// application has been told `established`. The bytes are then the queue pair's first.
+// The progress thread reads the Ready-To-Receive message itself: with manual progress no thread polls before
+// the application has received `established`. From then on the bytes are the queue pair's.
 void Connection::read_first_fpdu(Events& events) {
   constexpr size_t kLongest = 64;  // more than either Ready-To-Receive message has
   const size_t lead = markers_wanted() ? leading_marker(0) : 0;

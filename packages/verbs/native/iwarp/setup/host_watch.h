@@ -14,7 +14,7 @@ namespace rdmakit::iwarp {
 // After how much silence a host is gone: kHostSilenceSeconds, or RDMAKIT_IWARP_SILENCE, 2 to 3600 seconds.
 std::chrono::seconds host_silence();
 
-// Decides by what it is told alone.
+// Decides only by its arguments.
 class HostWatch {
  public:
   using Milliseconds = std::chrono::milliseconds;
@@ -24,9 +24,9 @@ class HostWatch {
   // How far apart the looks are.
   Milliseconds interval() const { return silence_ / 10; }
 
-  // What TCP knows at a look, `passed` after the one before. True: the host has been silent for that long
-  // while it owed an acknowledgement. A look that comes late counts as one in time: then it was this process
-  // that did not run, or this host, and not the peer.
+  // Called with TCP's state at each check, `passed` after the previous one. True: the host has been silent
+  // for the limit while it owed an acknowledgement. A late check counts as one in time: then this process or
+  // this host did not run, and not the peer.
   bool gone(const tcp_info& now, Milliseconds passed) {
     // Probes are what TCP sends to a closed window, and counts until one is answered.
     const bool owes = now.tcpi_unacked > 0 || now.tcpi_probes > 0;

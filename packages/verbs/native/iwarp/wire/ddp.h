@@ -37,7 +37,7 @@ inline constexpr size_t kImmediateLength = 8;
 inline constexpr size_t kAtomicRequestLength = 52;
 inline constexpr size_t kAtomicResponseLength = 12;
 
-// What a Terminate message says, RFC 5040 §4.8 and RFC 5041 §8.
+// The content of a Terminate message, RFC 5040 §4.8 and RFC 5041 §8.
 struct TerminateCode {
   uint8_t layer = 0;
   uint8_t type = 0;
@@ -128,7 +128,7 @@ struct AtomicRequest {
   uint32_t stag = 0;
   uint64_t offset = 0;
   uint64_t add_swap = 0;
-  // Of an add: 1 where a field of the sum ends, so that nothing is carried beyond. Of a swap: 1 where the
+  // For an add: 1 where a field of the sum ends, so that nothing is carried beyond. For a swap: 1 where the
   // bits are replaced.
   uint64_t add_swap_mask = 0;
   uint64_t compare = 0;
@@ -136,7 +136,7 @@ struct AtomicRequest {
 };
 // False when the operation is none that the RFC names.
 bool parse_atomic_request(const uint8_t* payload, AtomicRequest& request);
-// What the memory holds afterwards when it held `original` before.
+// The contents of the memory afterwards if they were `original` before.
 uint64_t atomic_result(const AtomicRequest& request, uint64_t original);
 void build_atomic_request(uint8_t* to, const AtomicRequest& request);
 
@@ -168,7 +168,7 @@ struct TerminateMessage {
   Segment segment;
 };
 inline constexpr size_t kMaxTerminateLength = 4 + 2 + kMaxHeaderLength + kReadRequestLength;
-// What arrived: false when too short to mean anything.
+// Parses an arriving message: false if it is too short to be valid.
 bool parse_terminate(const uint8_t* payload, size_t length, TerminateMessage& message);
 // `read_request` is the payload of a Read Request to blame, else nullptr. Returns the length.
 size_t build_terminate(uint8_t* to, const TerminateMessage& message, const uint8_t* read_request);

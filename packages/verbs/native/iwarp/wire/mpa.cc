@@ -29,7 +29,7 @@ constexpr uint16_t kOrdReadRtr = 0x4000;
 MpaParse parse_mpa(std::span<const uint8_t> bytes, MpaFrame& frame, size_t& length) {
   length = kMpaHeaderLength;
   if (bytes.empty()) return MpaParse::incomplete;
-  // A wrong key is said at once: whoever speaks another protocol may never send 20 bytes.
+  // A wrong key is reported at once: a peer that uses another protocol may never send 20 bytes.
   const size_t compared = std::min(bytes.size(), kKeyLength);
   const bool request = std::memcmp(bytes.data(), kRequestKey, compared) == 0;
   const bool reply = std::memcmp(bytes.data(), kReplyKey, compared) == 0;
@@ -93,7 +93,7 @@ uint32_t max_ulpdu_length(uint32_t segment_size, bool markers) {
   constexpr uint32_t kLeast = 128;
   constexpr uint32_t kMost = 65534;  // the 16-bit length field, kept a multiple of 4 with it
   if (markers) {
-    // As many as there can be in a segment; a marker's pointer has 16 bits too.
+    // The maximum number of bytes in a segment; a marker's pointer has 16 bits too.
     segment_size = std::min<uint32_t>(segment_size, UINT16_MAX);
     segment_size -=
         static_cast<uint32_t>((segment_size + kMarkerInterval - 1) / kMarkerInterval * kMarkerLength);

@@ -26,7 +26,7 @@ struct MpaFrame {
   bool enhanced = false;  // S: IRD/ORD words are present (revision 2)
   uint8_t revision = 2;
 
-  // Of the enhanced data.
+  // From the enhanced data.
   uint16_t ird = 0;
   uint16_t ord = 0;
   bool peer_to_peer = false;  // A: the initiator sends a Ready-To-Receive message first

@@ -63,7 +63,7 @@ int CompletionChannel::take(ibv_cq** queue, void** queue_context) {
   [[maybe_unused]] const ssize_t done = read(event_fd_.get(), &count, sizeof count);
   {
     const std::lock_guard lock(queues_mutex_);
-    // Who takes is awake already.
+    // A thread that takes events is awake already.
     for (CompletionQueue* each : queues_)
       if (each->look_for_arrivals()) add(each);
   }

@@ -83,8 +83,8 @@ bool CompletionQueue::look_for_arrivals() {
   const std::lock_guard ring_lock(ring_lock_);
   if (armed_ == kArmedNot) return false;
   for (const QueuePair* member : members_) {
-    // A peer that disarmed us brought something after the arming. It raises its event even if a poll
-    // has taken it meanwhile (ibv_req_notify_cq(3)); without one nobody would arm again.
+    // A peer that disarmed us published something after the arming. It raises its event even if a poll has
+    // taken it meanwhile (ibv_req_notify_cq(3)); otherwise the queue would not be armed again.
     if (member->recv_cq == as_cq() &&
         (member->was_disarmed() || member->has_arrival(armed_ == kArmedSolicited))) {
       armed_ = kArmedNot;
@@ -94,7 +94,7 @@ bool CompletionQueue::look_for_arrivals() {
   return false;
 }
 
-// Hot path: no allocation, no system call unless somebody sleeps.
+// Hot path: no allocation, and no system call unless a thread sleeps.
 void CompletionQueue::push(const ibv_wc& completion, bool solicited, std::atomic<uint32_t>* polled,
                            uint32_t position) {
   bool notify = false;
@@ -163,7 +163,7 @@ int CompletionQueue::scan(int capacity, ibv_wc* completions, uint64_t* time) {
 }
 // End of hot path.
 
-// The queue is broken: completions are missing from it. Whoever feeds it cannot go on either.
+// The queue is broken: completions are missing from it. Its queue pairs cannot continue either.
 void CompletionQueue::tell_overrun() {
   async_events().emit({IBV_EVENT_CQ_ERR, reinterpret_cast<uint64_t>(as_cq())});
   {

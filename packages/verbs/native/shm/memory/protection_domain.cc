@@ -24,7 +24,7 @@ ProtectionDomain::~ProtectionDomain() {
 }
 
 namespace {
-// What peers reach for, themselves: it is theirs to copy.
+// Memory that peers access themselves: they must be able to copy it.
 bool is_for_peers(int access) {
   return (access & (IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC |
                     IBV_ACCESS_MW_BIND)) != 0;

@@ -32,8 +32,8 @@ struct MemoryWindow : ibv_mw {
   uint32_t queue_pair = 0;
 };
 
-// What becomes of a peer's copy to a region that goes. `left` is for memory of a segment that is unmapped
-// next: the peer has a mapping of its own, and nobody else sees those pages.
+// How the end of a region treats a peer's copy. `left` is for memory of a segment that is unmapped next: the
+// peer has a mapping of its own, and no other memory shares those pages.
 enum class PeerCopies { awaited, left };
 
 class ProtectionDomain : public ibv_pd {
@@ -119,7 +119,7 @@ class ProtectionDomain : public ibv_pd {
   uint32_t use(const std::shared_ptr<Segment>& segment);
   void unbind(MemoryWindow& window);
 
-  // What this process alone knows of a slot of the table.
+  // This process's private state of a slot of the table.
   struct Own {
     MemoryWindow* window;  // whose slot it is
     uint32_t windows;      // bound to the region in it

@@ -101,7 +101,8 @@ bool ProtectionDomain::invalidate(uint32_t key, uint32_t queue_pair) {
   return true;
 }
 
-// Under windows_lock_. From here on nobody finds the window; who had found it has its key as hazard.
+// Under windows_lock_. From here on the window cannot be found; a peer that had found it has its key as
+// hazard.
 void ProtectionDomain::unbind(MemoryWindow& window) {
   table()[slot_of_key(window.made_as)].key.store(0, std::memory_order_seq_cst);
   own_[slot_of_key(window.region)].windows--;

@@ -35,7 +35,7 @@ int through_kernel(Transfer transfer, SgeWalk& local, const RemotePiece& piece, 
 int reach_of(pid_t pid) {
   if (pid <= 0) return ESRCH;
   if (pid == getpid()) return 0;
-  // Nobody has memory at address 0: who may look there is told that.
+  // There is no memory at address 0: a process that may look there gets that error.
   uint8_t byte;
   const iovec here{&byte, 1};
   const iovec there{nullptr, 1};

@@ -126,7 +126,7 @@ int QueuePair::reset() {
   const std::lock_guard receive_lock(receive_lock_);
   if (link_ != nullptr || !connection_.expired()) return EOPNOTSUPP;
   enter(State::reset, IBV_QPS_RESET);
-  // What was posted is dropped, and so are its completions: they would count as those of new work.
+  // Posted requests are dropped, and so are their completions: they would count as those of new requests.
   send_queue()->forget(&send_polled_);
   receive_queue()->forget(&receive_polled_);
   send_head_ = send_tail_ = 0;
@@ -195,7 +195,7 @@ bool QueuePair::finish_end() {
   }
   at_rest_ = true;
   {
-    // What has arrived whole is delivered, the rest of the receives is flushed.
+    // Complete messages are delivered, the other receives are flushed.
     const std::lock_guard lock(receive_queue()->members_lock());
     ibv_wc arrival;
     while (consume(1, &arrival) == 1) {

@@ -34,7 +34,7 @@ class CompletionQueue;
 class Connection;
 class ProtectionDomain;
 
-// Why a connection ends, and what is told to whom.
+// Why a connection ends, and the reports to both sides.
 struct Failure {
   enum Event : uint32_t { kNothing = 0, kFatal = 1, kAccess = 2, kRequest = 4, kLastReceive = 8 };
   ibv_wc_status oldest_send = IBV_WC_WR_FLUSH_ERR;  // all others get IBV_WC_WR_FLUSH_ERR
@@ -55,7 +55,7 @@ struct Failure {
   static Failure receive() { return {.status = EPROTO, .peer_status = ECONNABORTED}; }
   // This side cannot go on.
   static Failure fatal(int error) { return {.status = error, .peer_status = ECONNABORTED, .event = kFatal}; }
-  // What the peer wrote or sent makes no sense.
+  // The peer wrote or sent invalid data.
   static Failure violation() {
     return {.status = EPROTO, .peer_status = ECONNABORTED, .event = kFatal, .peer_keeps_rules = false};
   }
@@ -88,9 +88,9 @@ class QueuePair final : public software::QueuePairBase {
   int start(std::unique_ptr<Peer> peer, std::shared_ptr<Link> link);
   int modify(ibv_qp_attr* attributes, int mask);
   void query(ibv_qp_attr* attributes, ibv_qp_init_attr* init) const;
-  // To the error state, as if for `failure`. With Failure{} that is an orderly disconnect. Waits for nobody:
-  // when the peer is in the middle of a copy, receives are flushed and the connection's end is told when it
-  // has let go, or after kPeerPatience. The status of the failure that came first.
+  // Moves to the error state, as if for `failure`. With Failure{} that is an orderly disconnect. Does not
+  // wait: if the peer is in the middle of a copy, receives are flushed and the connection's end is reported
+  // when the peer has cleared its hazard, or after kPeerPatience. Returns the status of the first failure.
   int fail(const Failure& failure);
   // The same, by the progress thread: for callers that hold a lock which fail() takes. Allocates nothing.
   void fail_later(const Failure& failure);
@@ -101,7 +101,7 @@ class QueuePair final : public software::QueuePairBase {
   int post_send(ibv_send_wr* request, ibv_send_wr** bad);
   int post_receive(ibv_recv_wr* request, ibv_recv_wr** bad);
 
-  // Of the receive completion queue, under its members_lock: takes up to `capacity` arrivals.
+  // For the receive completion queue, under its members_lock: takes up to `capacity` arrivals.
   int consume(int capacity, ibv_wc* completions);
   bool has_arrival(bool solicited_only) const;
   // When the last arrival that consume() took was published, if its queue is stamped.
@@ -128,8 +128,8 @@ class QueuePair final : public software::QueuePairBase {
   void announce(const std::shared_ptr<Segment>& segment, uint32_t number);
   void withdraw(const std::shared_ptr<Segment>& segment, uint32_t number);
 
-  // What this process copies itself, in a post_send or into a receive that it polls, and was under way has
-  // ended when this returns.
+  // When this returns, all copies that this process makes itself (in a post_send, or into a receive that it
+  // polls) and that were in progress have ended.
   void finish_own_copies();
   const std::shared_ptr<Hazard>& hazard() const { return hazard_; }
 

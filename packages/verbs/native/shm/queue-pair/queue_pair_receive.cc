@@ -181,7 +181,8 @@ void QueuePair::arm(uint32_t armed) { header_->armed.exchange(armed, std::memory
 
 bool QueuePair::was_disarmed() const { return header_->armed.load(std::memory_order_seq_cst) == kArmedNot; }
 
-// What the peer had taken from the shared queue and not used; the rest stays there for others.
+// Flushes the receives that the peer had taken from the shared queue and not used; the rest stays there for
+// others.
 void QueuePair::flush_shared() {
   ibv_wc completion{};
   completion.status = IBV_WC_WR_FLUSH_ERR;

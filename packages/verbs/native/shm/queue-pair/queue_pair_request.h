@@ -57,7 +57,7 @@ struct QueuePair::Outcome {
   uint32_t vendor_error = 0;
   bool waits = false;            // nothing was done: there is no receive, or no mapping yet
   Blame blame = Blame::nothing;  // of this side, as its peer's asynchronous event tells it
-  bool lost = false;             // nobody's fault: the peer is dead
+  bool lost = false;             // not an error of this side: the peer is dead
 
   static Outcome failed(ibv_wc_status status, uint32_t vendor_error = 0) {
     return {status, vendor_error, false, Blame::nothing};

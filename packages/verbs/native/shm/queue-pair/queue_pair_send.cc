@@ -72,7 +72,7 @@ int QueuePair::check_local(const ibv_send_wr& request) {
 }
 
 // An entry is in use until its completion has been polled, an unsignaled one until a later completion has
-// been: as on a card, which tells nobody else what is done (ibv_post_send(3)).
+// been: as on a card, which gives no other report of what is done (ibv_post_send(3)).
 bool QueuePair::has_room() const {
   return send_tail_ - send_polled_.load(std::memory_order_acquire) <= send_mask_;
 }
@@ -171,7 +171,7 @@ void QueuePair::set_waiting(bool waiting) {
   send_queue()->waiting.fetch_add(waiting ? 1 : -1, std::memory_order_relaxed);
 }
 
-// For what nobody tells of when it is over.
+// For conditions whose end is not signalled.
 void QueuePair::tick_soon() {
   ticks_.store(true);
   ProgressThread::instance().call(errand_);

@@ -13,9 +13,9 @@ QueuePair::Outcome QueuePair::bind(const Request& request) {
   return bound ? Outcome{} : Outcome::failed(IBV_WC_MW_BIND_ERR);
 }
 
-// The window's only user is our peer, so its one hazard tells when nobody is at the memory any more. That is
-// nearly always at once. Else the request waits in the queue, and all that come after it, as it would for a
-// receive; not for longer than kPeerPatience.
+// The window's only user is our peer, so its one hazard shows when the memory is no longer in use. That is
+// nearly always the case at once. Otherwise the request waits in the queue with all behind it, as it would
+// for a receive, but at most for kPeerPatience.
 QueuePair::Outcome QueuePair::invalidate(const Request& request) {
   const uint32_t key = request.immediate;
   if (revoking_ != key || key == 0) {  // 0 is no key, and while there is nothing to wait for

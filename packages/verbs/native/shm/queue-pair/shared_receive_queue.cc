@@ -165,7 +165,7 @@ void SharedReceiveQueue::join(QueuePair* queue_pair) {
   members_.push_back(queue_pair);
 }
 
-// What a hostile peer did to the claims ends with it.
+// A hostile peer's changes to the claims end with it.
 void SharedReceiveQueue::leave(QueuePair* queue_pair) {
   const std::lock_guard members_lock(members_mutex_);
   std::erase(members_, queue_pair);

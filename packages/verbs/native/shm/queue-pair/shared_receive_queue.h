@@ -55,8 +55,8 @@ class SharedReceiveQueue final : public ibv_srq {
   void leave(QueuePair* queue_pair);
   bool in_use();
 
-  // A message came into `entry`, as the peer says: the receive, which nobody else gets, or null when there
-  // is none. It may be posted again once release() was called.
+  // The peer says that a message came into `entry`. Returns the receive, which no other message gets, or null
+  // if there is none. It may be posted again after release().
   const ReceiveWork* claim(uint32_t entry);
   const ibv_sge* sges(uint32_t entry) const { return &sges_[size_t{entry} * shape_.sges]; }
   void release(uint32_t entry);

@@ -29,7 +29,7 @@ uint32_t SharedReceives::take(uint32_t queue_pair) {
   const uint32_t mask = shape_.entries - 1;
   const uint32_t hint = claims_->next.load(std::memory_order_relaxed);
   const uint32_t posted = board_->posted.load(std::memory_order_seq_cst);
-  // Anybody can have written the hint.
+  // Any peer may have written the hint.
   uint32_t ticket = posted - hint > shape_.entries ? posted - shape_.entries : hint;
   for (; ticket != posted; ticket++) {
     const uint64_t word = tickets_[ticket & mask].load(std::memory_order_acquire);
@@ -40,7 +40,7 @@ uint32_t SharedReceives::take(uint32_t queue_pair) {
                                                  std::memory_order_seq_cst)) {
       continue;
     }
-    // Who comes second leaves the hint a little behind, where the next one walks over what is taken.
+    // The second of two leaves the hint slightly too low; the next one then skips the taken entries.
     uint32_t before = hint;
     claims_->next.compare_exchange_strong(before, ticket + 1, std::memory_order_relaxed);
     const uint32_t limit = board_->limit.load(std::memory_order_seq_cst);

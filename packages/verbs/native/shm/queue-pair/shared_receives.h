@@ -17,7 +17,7 @@ class SharedReceives {
   // The oldest receive becomes that of the owner's queue pair of this number: its entry, or kNone.
   static constexpr uint32_t kNone = UINT32_MAX;
   uint32_t take(uint32_t queue_pair);
-  // The last take() has left fewer receives than the owner wants, and nobody has told it.
+  // The last take() has left fewer receives than the owner wants, and the owner has not been notified.
   bool tells_limit() { return below_limit_ && claims_->limit_told.exchange(1) == 0; }
   // Says that a queue pair waits. Look once more after that.
   void starve() { claims_->starved.exchange(1, std::memory_order_seq_cst); }

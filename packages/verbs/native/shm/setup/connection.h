@@ -76,7 +76,7 @@ class Connection final : public software::ConnectionBase {
   std::unique_ptr<Frame> request_;          // what the peer asked for
   bool owes_synchronized_ = false;          // it is sent when the initiator's has come
 
-  // Of a listener.
+  // Of a listener's socket file.
   dev_t file_device_ = 0;
   ino_t file_inode_ = 0;
 };

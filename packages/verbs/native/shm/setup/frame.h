@@ -1,12 +1,12 @@
-// What goes over a connection's socket: one frame a packet (SOCK_SEQPACKET), descriptors beside it.
+// The protocol over a connection's socket: one frame per packet (SOCK_SEQPACKET), with descriptors.
 //
 //   initiator                         responder
 //   request  + area, table, eventfd ─►
 //            ◄─ accept + area, table, eventfd   |  reject
 //   announce … synchronized ──────────►         either may use the other's area from here on;
 //            ◄────────── announce … synchronized  `established` follows the peer's `synchronized`
-//   Each says in one of these whether it may copy memory of the other that is not shared.
-//   announce, withdraw, kick, limit ◄►
+//   In one of these each says whether it may copy memory of the other that is not shared. announce, withdraw,
+//   kick, limit ◄►
 //   end ◄────────────────────────────►          a hang-up without it is a peer's death
 #pragma once
 
@@ -43,7 +43,7 @@ struct FrameHeader {
   FrameType type;
 };
 
-// What a greeting brings beyond the area and the region table.
+// Flags of a greeting: its content beyond the area and the region table.
 inline constexpr uint32_t kGreetingEventFd = 1;  // the third descriptor: rung for arrivals
 inline constexpr uint32_t kGreetingStamps = 2;   // arrivals are to carry the time
 inline constexpr uint32_t kGreetingShared = 4;   // the last two descriptors: board and claims of a shared
@@ -70,7 +70,7 @@ struct SegmentFrame {  // announce, withdraw
   uint32_t generation;
 };
 
-// What the receiver of an end did wrong, as an asynchronous event tells it.
+// The error of the receiver of an end frame, as an asynchronous event reports it.
 enum class Blame : uint8_t { nothing, access, request };
 
 struct PlainFrame {  // synchronized, kick, end, limit
@@ -91,7 +91,7 @@ struct Frame {
     PlainFrame plain;
   };
   std::array<UniqueFd, kMaxDescriptors> fds;
-  // Of the sending process, told by the kernel.
+  // The sending process, as reported by the kernel.
   pid_t pid;
   uid_t uid;
   Frame() : greeting{}, pid(0), uid(static_cast<uid_t>(-1)) {}

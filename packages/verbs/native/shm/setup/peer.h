@@ -1,4 +1,4 @@
-// What a queue pair has of the other side: its area, its region table, and the segments it announced.
+// A queue pair's view of the other side: its area, its region table, and the segments it announced.
 #pragma once
 
 #include <infiniband/verbs.h>
