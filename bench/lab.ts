@@ -1,4 +1,4 @@
-// What needs real kernel drivers is measured in the lab's guests, by the lab, which leaves its reports in a file.
+// Benchmarks that need real kernel drivers run in the lab's guests; the lab leaves its reports in a file.
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { join } from 'node:path'

@@ -74,7 +74,7 @@ async function bench(options: Options, folder: string): Promise<number> {
   return reports.some(failed) ? 1 : 0
 }
 
-/** What runs, on what, and for how long. */
+/** Announces the suites, the builds and the expected time. */
 function announce(names: readonly SuiteName[], expected: number, { build, other, rounds }: Run): void {
   if (other !== undefined)
     say(`this: ${build.root}, ${commitOf(build.root)}; other: ${other.root}, ${commitOf(other.root)}`)

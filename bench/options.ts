@@ -107,7 +107,7 @@ function suitesOf(
 
 function roundsOf(text: string | undefined, quick: boolean): number {
   if (text === undefined) return quick ? 1 : LEAST_ROUNDS
-  // So nothing that is quick is ever judged.
+  // So quick figures are never judged.
   if (quick) throw new Error('--quick is one round: leave --rounds out')
   const rounds = Number(text)
   if (!Number.isSafeInteger(rounds) || rounds < 1)

@@ -11,7 +11,7 @@ import type { Place, Suite } from './suite.js'
 /** For each thing that is timed. */
 const MILLISECONDS = 200
 const QUICK_MILLISECONDS = 60
-/** What a sample times, one way or another, and what it takes to start and end two processes. */
+/** The time that a sample measures in any way, and the time to start and end two processes. */
 const TIMED = 5
 const START_SECONDS = 0.5
 

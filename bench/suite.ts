@@ -1,4 +1,4 @@
-// What a suite is, and what a run asks of it.
+// The interface of a suite, and the parameters of a run.
 import type { Build } from './against/build.js'
 import type { RunProgress } from './core/progress.js'
 import type { Better, Report } from './core/report.js'

@@ -1,5 +1,5 @@
 // Verbs in C++ between two processes, each on its core: shm beside UCX over POSIX shared memory, iwarp beside UCX
-// over TCP on loopback; and what a queue pair costs that nobody uses.
+// over TCP on loopback; and the cost of an idle queue pair.
 import { join } from 'node:path'
 import type { Build } from './against/build.js'
 import { OURS } from './core/cells.js'

@@ -18,7 +18,7 @@ const MEASURE_MEMORY = [
 ]
 const SUITES = ['--project', 'tests', '--project', 'iwarp', '--project', 'shm', 'packages/']
 
-/** What the compiler links its sanitizer with. The process must have it before all else, and node has none. */
+/** The compiler's sanitizer library. The process must load it first, and node is not linked with it. */
 function libraryOf(name) {
   const { stdout } = spawnSync('c++', [`-print-file-name=${name}`], { encoding: 'utf8' })
   return stdout.trim()
@@ -50,7 +50,7 @@ process.exit(
     RDMAKIT_EFFORT: process.env.RDMAKIT_EFFORT ?? '0.2',
     // The C++ library too: ASan looks its functions up when it starts, and throws through what it has found.
     LD_PRELOAD: `${libraryOf('libasan.so')} ${libraryOf('libstdc++.so.6')}`,
-    // node gives back little at its end. Its own stacks are switched by nobody, and SIGSEGV is V8's, for WebAssembly.
+    // node frees little at its end. It does not switch stacks, and SIGSEGV is V8's, for WebAssembly.
     ASAN_OPTIONS: 'detect_leaks=0:allow_user_segv_handler=1:quarantine_size_mb=64:abort_on_error=1',
     UBSAN_OPTIONS: 'print_stacktrace=1:abort_on_error=1',
   }),

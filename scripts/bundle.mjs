@@ -16,7 +16,7 @@ export async function bundle(top, packages) {
     const build = await rolldown({
       input: { cli: join(dist, 'main.js') },
       platform: 'node',
-      // What commands need of it stays in the program: one file less to open.
+      // The commands' dependencies on it stay in the program: one file less to open.
       preserveEntrySignatures: 'allow-extension',
       // As ES modules, of which only what is used comes along; Node's own condition gives CommonJS.
       resolve: { alias: { rxjs: join(top, 'node_modules/rxjs/dist/esm/index.js') } },

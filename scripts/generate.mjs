@@ -42,7 +42,7 @@ export function generate() {
     const form = ['-t', 'static-module', '-w', 'es6', '--force-number', '--no-convert', '--no-delimited']
     run('pbjs', [...form, ...options, '-r', to, '-o', `${to}.js`, from])
     run('pbts', ['-o', `${to}.d.ts`, `${to}.js`])
-    // pbts names the type of 64-bit integers, which are numbers here: a package that nobody has to have installed.
+    // pbts names the type of 64-bit integers, which are numbers here: that package need not be installed.
     const declarations = readFileSync(types, 'utf8')
     writeFileSync(types, declarations.replace(/^import Long = require\("long"\);\n/m, ''))
   }

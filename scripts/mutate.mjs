@@ -38,7 +38,7 @@ const BUILD_SECONDS = 3_600
 const TIER_SECONDS = 3 * 3_600
 /** A test that takes longer than this, and ten times what it takes without a fault, counts as one that hangs. */
 const PATIENCE_SECONDS = 60
-/** Of a test that nobody has seen pass: above the deadlines of its own that each kind has. */
+/** For a test that has never been seen to pass: above the deadlines of each kind of test. */
 const FIRST_SECONDS = 1_200
 
 /** Lines in which a test says what it saw. */
@@ -166,7 +166,7 @@ async function prove(tree, results, names) {
   return proved
 }
 
-/** Of all that the tests test. */
+/** The digest of everything that the tests test. */
 function productDigest(tree) {
   const { stdout } = spawnSync('git', ['ls-files', '-co', '--exclude-standard', 'packages'], {
     cwd: top,

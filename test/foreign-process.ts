@@ -1,8 +1,8 @@
 import { readFileSync } from 'node:fs'
 
 /**
- * A process that is nobody's child here, by its number. The system gives numbers to others again, on a busy machine within
- * minutes, so that a number alone ends whoever has it by then.
+ * A process that is no child of this one, by its number. The system reuses numbers, on a busy machine within
+ * minutes, so a number alone could end another process.
  */
 export class ForeignProcess {
   readonly pid: number
@@ -29,7 +29,8 @@ export class ForeignProcess {
   }
 }
 
-/** When it started, in ticks since the system did: field 22 of /proc/PID/stat (proc(5)). @returns undefined: nobody has it */
+/** When it started, in ticks since the system did: field 22 of /proc/PID/stat (proc(5)). @returns undefined:
+ * no process has it */
 function startOf(pid: number): string | undefined {
   try {
     const stat = readFileSync(`/proc/${pid}/stat`, 'utf8')

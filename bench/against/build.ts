@@ -26,7 +26,7 @@ export interface Build {
   readonly root: string
   /** Where the native benchmarks are: those of bench/native, on this build's native layers. */
   readonly programs: string
-  /** What Node is given to run a script on this build's packages. */
+  /** Node's arguments to run a script with this build's packages. */
   script(name: keyof typeof SCRIPTS): readonly string[]
 }
 
@@ -39,7 +39,7 @@ interface Sources {
 export interface Builds {
   readonly ours: Build
   readonly other: Build | undefined
-  /** Of what measures the other build. */
+  /** Selects the sources that measure the other build. */
   readonly sources: Sources
 }
 

@@ -3,7 +3,7 @@ import { execFileSync } from 'node:child_process'
 import { existsSync, readFileSync, realpathSync } from 'node:fs'
 import { join, resolve } from 'node:path'
 
-/** What the benchmarks run of a checkout, besides the sources of its native layers. */
+/** The parts of a checkout that the benchmarks run, besides the sources of its native layers. */
 const BUILT = [
   'packages/verbs/dist/index.js',
   'packages/verbs/build/Release/verbs.node',
@@ -14,10 +14,10 @@ const BUILT = [
   'packages/swap-server/dist/cli.js',
 ] as const
 
-/** Of the top folder's package: today's, and of commits before there was the program `rdmakit`. */
+/** Names of the top folder's package: the current one, and that of commits from before the program `rdmakit`. */
 const NAMES: unknown[] = ['rdmakit-workspace', 'rdmakit']
 
-/** What is wrong with the folder that was given, and what to do about it, in one line. */
+/** The mistake in the given folder, and the remedy, in one line. */
 export class CheckoutError extends Error {}
 
 const PACKAGES = ['verbs', 'ring-transport', 'swap-server', 'remote-volume', 'nbd-client']

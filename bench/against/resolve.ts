@@ -1,8 +1,8 @@
 // Runs a script of this checkout on the packages of another. Given to Node before the script:
 //   node --import file:///…/against/resolve.js?checkout=/folder script.js
-// Node finds a package from the place of whoever imports it, so a script of ours would always find ours. The hook
-// says that it is the other checkout that asks. Nothing is copied, and nothing needs to be set in the environment.
-// Both builds run with it, so that what it costs them at the start is the same.
+// Node resolves a package from the location of the importing file, so a script of ours would always find
+// ours. The hook makes the import come from the other checkout. Nothing is copied, and no environment
+// variable is needed. Both builds run with the hook, so that both have its start-up cost.
 import { register } from 'node:module'
 import { pathToFileURL } from 'node:url'
 

@@ -9,7 +9,7 @@ export function machine() {
     model: processors[0]?.model ?? 'unknown',
     kernel: release(),
     node: process.version,
-    /** Of the last minute. What else runs is in every figure. */
+    /** Average of the last minute. Every figure includes the effect of other load. */
     load,
   }
 }

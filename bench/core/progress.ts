@@ -2,7 +2,7 @@
 import { SingleBar } from 'cli-progress'
 import type { Progress } from './rounds.js'
 
-/** Of the bar. More of them would wake this process while it measures others. */
+/** Redraws of the bar. More would wake this process while it measures others. */
 const REDRAWS_A_SECOND = 1
 const BAR_CHARACTERS = 24
 
@@ -22,7 +22,7 @@ interface RunProgressOptions {
   readonly now?: () => number
 }
 
-/** Of all series of a run, whatever suite they belong to. */
+/** The progress of all series of a run, in all suites. */
 export class RunProgress {
   /** Seconds that all samples should take, and those that are over should have taken. */
   #expected: number
@@ -79,7 +79,7 @@ export class RunProgress {
     }
   }
 
-  /** As long as what is to be done should take, corrected by how long took what is done. */
+  /** The expected time of the rest, corrected by the times so far. */
   #left(): string {
     const correction = this.#done > 0 ? this.#took / this.#done : 1
     return duration((this.#expected - this.#done) * correction)

@@ -1,4 +1,4 @@
-// What a suite has to say, before anything is judged or printed. It is plain data: the lab hands it over as JSON
+// The results of a suite, before they are judged or printed. They are plain data: the lab passes them as JSON
 // (judge.ts), where NaN becomes null.
 
 import type { Series } from './rounds.js'
@@ -14,7 +14,7 @@ export interface Table {
   readonly note?: string
 }
 
-/** What a figure is held to. */
+/** The limit of a figure. */
 export interface Limit {
   readonly what: string
   /** One in each round. A limit that depends on a peer is for the ratio to it, taken within the round. */

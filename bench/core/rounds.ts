@@ -1,6 +1,6 @@
 // Round by round, so that a bad minute of the machine spoils one sample of everything and not all of one.
 
-/** What one sample gave, by name. */
+/** The results of one sample, by name. */
 export type Figures = Readonly<Record<string, number>>
 
 /** One thing that is measured. */
@@ -61,7 +61,7 @@ export class Samples {
 export const figureOf = (series: Series | undefined, figure: string): number[] =>
   (series?.rounds ?? []).map((round) => round?.[figure] ?? Number.NaN)
 
-/** Is told how far it is. Rounds count from 1. */
+/** Receives the progress. Rounds count from 1. */
 export interface Progress {
   /** A sample of `cell` begins. */
   begins(round: number, cell: string): void

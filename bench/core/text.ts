@@ -20,7 +20,9 @@ export function textOf(report: Report): string[] {
 /** Of "missed within the spread". */
 const VERDICT_WIDTH = 24
 
-/** Of more limits than these only the missed ones are listed, and all are counted: nobody reads hundreds of lines. */
+/**
+ * With more limits than this only the missed ones are listed, and all are counted: hundreds of lines are unreadable.
+ */
 const MOST_LIMITS = 40
 
 const valueText = (value: Value): string =>

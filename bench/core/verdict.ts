@@ -1,4 +1,4 @@
-// What the rounds say about a limit, and about two builds.
+// Verdicts about a limit, and about two builds.
 import type { Better, Comparison, Limit, Paired, Report } from './report.js'
 import { LEAST_ROUNDS, ratios, type Spread, spread } from './statistics.js'
 

@@ -30,7 +30,7 @@ double seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// A byte count with an optional K, M or G; whole pages only. 0 when it is none of that.
+// A byte count with an optional K, M or G; whole pages only. 0 if it is invalid.
 std::size_t parseBytes(std::string_view text) {
   const char* const end = text.data() + text.size();
   std::size_t value = 0;

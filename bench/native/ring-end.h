@@ -4,7 +4,7 @@
 
 #include <semaphore>
 
-// Of another checkout (--against) it may be where it was.
+// Another checkout (--against) may have it in its old place.
 #if __has_include("ring/polling/poller.h")
 #include "ring/polling/poller.h"
 #else
@@ -16,7 +16,7 @@ namespace bench {
 
 namespace ring = rdmakit::ring;
 
-// What the two ends tell each other when they connect, and what the connecting one wants done.
+// The parameters that the two ends exchange when they connect, and the connecting end's request.
 struct RingPlan {
   uint64_t address;
   uint32_t key, log2_capacity, receive_depth, write_with_immediate;
@@ -34,7 +34,7 @@ struct RingShape {
   ring::SenderOptions send;
 };
 
-// A verbs object that outlives the poller, so that nobody needs to count who refers to it.
+// A verbs object that outlives the poller, so that its users need not be counted.
 struct Borrowed : rdmakit::Handle {
   Borrowed(rdmakit::HandleKind kind, void* object, rdmakit::Provider& provider, uint32_t inline_data = 0)
       : Handle{rdmakit::kHandleAbi, kind,           object,        provider.data_path_verbs(), 0,
@@ -68,7 +68,7 @@ class RingEnd {
   }
   ~RingEnd() { poller_.stop(); }
 
-  // What the peer must know of this end.
+  // The parameters of this end for the peer.
   RingPlan describe() const {
     RingPlan plan{};
     plan.address = reinterpret_cast<uint64_t>(ring_.data);
@@ -128,7 +128,7 @@ class RingEnd {
       }
       released = descriptor.end;
     }
-    // Who turns the poller itself has nobody to order its words against.
+    // A thread that turns the poller itself needs no ordering.
     events.word(ring::EventRing::kTail)
         .store(tail_,
                poller_.turned_by_application() ? std::memory_order_relaxed : std::memory_order_seq_cst);

@@ -1,4 +1,4 @@
-// What the native benchmarks of verbs share: a URI, and one end of a connection of any provider.
+// The common part of the native benchmarks of verbs: a URI, and one end of a connection of any provider.
 #pragma once
 
 #include <condition_variable>
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-// Of another checkout (--against) it may be where it was.
+// Another checkout (--against) may have it in its old place.
 #if __has_include("provider/provider.h")
 #include "provider/provider.h"
 #else
@@ -63,7 +63,7 @@ class Id {
 Id listen(const Uri& uri);
 Id resolve(const Uri& uri);
 
-// What one context's endpoints share.
+// The shared objects of one context's endpoints.
 struct Queue {
   Queue(rdmakit::Provider& provider, ibv_context* context, int entries, rdmakit::Progress progress,
         bool with_channel = false);

@@ -1,5 +1,5 @@
-// What many connected queue pairs cost while nobody uses them: memory of this process for each, and
-// processor time while it waits for an event on their completion channel, armed.
+// The cost of many idle connected queue pairs: memory of this process for each, and processor time while it
+// waits for an event on their armed completion channel.
 //   verbs-many --listen URI
 //   verbs-many --connect URI --count 1000 [--depth 64] [--seconds 3] [--progress automatic|manual]
 // The connecting side prints one line of JSON. Each side holds COUNT queue pairs on one completion queue.

@@ -103,14 +103,14 @@ void connect(const Options& options) {
   side.set_target(heard<Region>(endpoint.id.expect(CmEvent::Type::established).private_data));
   initiate(side, plan);
   side.farewell();
-  // The peer disconnects when it has the farewell. What it flushes then is no failure, so nobody looks.
+  // The peer disconnects when it has the farewell. The flushes are no failure, so they are not checked.
   CmEvent event;
   ibv_wc wc;
   for (const auto begin = Clock::now(); !endpoint.id.next(event) && seconds_since(begin) < 5;)
     ibv_poll_cq(queue.cq, 1, &wc);
 }
 
-// What a WRITE over shm is made of: a copy from a region into memory that another process may map.
+// The main part of a WRITE over shm: a copy from a region into memory that another process may map.
 void copy(const Options& options) {
   const Plan& plan = options.plan;
   MemoryOptions shared;

@@ -1,4 +1,4 @@
-// What goes over a connected pair of endpoints, from either side: the loops that verbs-pingpong times.
+// The traffic over a connected pair of endpoints, from either side: the loops that verbs-pingpong times.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace bench {
 
 using Clock = std::chrono::steady_clock;
 
-inline constexpr uint32_t kSignalEvery = 64;  // posts whose completions nobody waits for
+inline constexpr uint32_t kSignalEvery = 64;  // posts whose completions are not awaited
 inline constexpr const char* kTests[] = {"write-lat", "send-lat", "write-bw", "send-bw", "write-rate"};
 enum Test : uint32_t { kWriteLatency, kSendLatency, kWriteBandwidth, kSendBandwidth, kWriteRate, kTestCount };
 
@@ -21,7 +21,7 @@ struct Region {
   uint32_t rkey;
 };
 
-// What the connecting side tells the listening one.
+// The connecting side's parameters for the listening side.
 struct Plan {
   Region region;
   uint32_t test, size, warmup, iterations, depth, chain;
@@ -133,7 +133,7 @@ class Side {
     while (completed_ < count) poll();
   }
 
-  // As ib_write_lat does: each side waits for the other's number in its memory.
+  // Like ib_write_lat: each side waits for the other's number in its memory.
   void write_latency(bool first, Recorder& recorder) {
     auto* out = reinterpret_cast<uint64_t*>(memory_.data + half_ + plan_.size - 8);
     const std::atomic_ref<uint64_t> in(*reinterpret_cast<uint64_t*>(memory_.data + plan_.size - 8));

@@ -1,4 +1,4 @@
-// What ours is held to. Checksums are on.
+// The limits of our figures. Checksums are on.
 import type { Limit } from '../core/report.js'
 import type { Samples } from '../core/rounds.js'
 import { ratios } from '../core/statistics.js'

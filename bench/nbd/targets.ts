@@ -1,5 +1,5 @@
-// What fio talks to, all of one size: ours over each fabric, nbdkit's memory plugin over each socket, and qemu-nbd over
-// a Unix socket with a file in memory, and with nothing behind it.
+// The servers for fio, all of one size: ours over each fabric, nbdkit's memory plugin over each socket, and
+// qemu-nbd over a Unix socket with a file in memory, and with nothing behind it.
 import { execFile } from 'node:child_process'
 import { mkdtempSync, rmSync, truncateSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -37,7 +37,7 @@ export interface Target extends AsyncDisposable {
 
 export const isPeer = (name: Name): boolean => name.startsWith('nbdkit') || name.startsWith('qemu-nbd')
 
-/** What a checksum costs is seen in a few; and what keeps nothing cannot be verified. */
+/** The cost of a checksum is measured in a few; and a server that stores nothing cannot be verified. */
 export const runs = (name: Name, { quick, verifies }: Workload): boolean =>
   (quick || !name.endsWith('no checksum')) && !(verifies === true && name === 'qemu-nbd, null-co')
 

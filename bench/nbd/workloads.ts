@@ -1,4 +1,4 @@
-// What fio does: 4 KiB at random, and three of its jobs that mix sizes, check what was written, or keep to no page.
+// fio's jobs: 4 KiB at random, and three of its jobs that mix sizes, verify, or are not aligned to pages.
 
 export interface Workload {
   readonly name: string

@@ -1,10 +1,10 @@
-// What the ring is held to where no option is set: Node's sockets, at each size, in each placement.
+// The limits of the ring without options: Node's sockets, at each size, in each placement.
 import type { Limit } from '../core/report.js'
 import type { Samples } from '../core/rounds.js'
 import { ratios } from '../core/statistics.js'
 import { type Cell, groupOf, IWARP, NET, SHM, UNIX } from './cells.js'
 
-/** Whose speed it is held to, and to how much of it. */
+/** The peer for each limit, and the fraction of its speed. */
 const HELD = [
   { ours: SHM, peer: NET, speed: 1 },
   { ours: SHM, peer: UNIX, speed: 1 },

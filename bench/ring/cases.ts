@@ -1,8 +1,8 @@
-// What is measured: each case is a pair of processes, for each of its sizes.
+// The benchmark's cases: each is a pair of processes, for each of its sizes.
 import { join } from 'node:path'
 
 export const SIZES = [8, 64, 512, 4096, 32_768, 262_144, 1_048_576] as const
-/** Of the steps, which show what a copy and a wake-up cost: little, some and much to copy. */
+/** Sizes of the steps, which show the cost of a copy and of a wake-up: little, some and much to copy. */
 const STEP_SIZES = [64, 32_768, 1_048_576] as const
 
 export interface Case {
@@ -67,5 +67,5 @@ export const STEP_CASES: readonly Case[] = [...stepCases('shm', shm), ...stepCas
 /** The group of a size. */
 export const groupOf = (size: number): string => `${size} B`
 
-/** What a copy costs here, beside the messages of 1 MiB. */
+/** The cost of a copy here, beside the messages of 1 MiB. */
 export const MEMCPY = 'Buffer.copy of 1 MiB'

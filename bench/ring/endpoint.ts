@@ -19,7 +19,7 @@ export interface Endpoint {
 
 /** What a transport offers: `accept` and `connect` give the two ends of one connection. */
 export interface Transport {
-  /** @returns where it listens, and the connection when somebody has connected */
+  /** @returns where it listens, and the connection once a peer has connected */
   listen(at: string): Promise<{ uri: string; connected: Promise<Endpoint> }>
   connect(uri: string): Promise<Endpoint>
 }
@@ -36,7 +36,7 @@ export type Answer = (bytes: Uint8Array, offset: number, length: number) => Uint
 
 /** What a transport offers for requests. */
 export interface RequestTransport {
-  /** Answers whoever connects. @returns where it listens */
+  /** Answers every peer that connects. @returns where it listens */
   listen(at: string, answer: Answer): Promise<{ uri: string }>
   connect(uri: string): Promise<Requester>
 }

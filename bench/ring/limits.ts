@@ -1,4 +1,4 @@
-// What the ring is held to.
+// The limits of the ring.
 import type { Limit } from '../core/report.js'
 import type { Samples } from '../core/rounds.js'
 import { ratios } from '../core/statistics.js'

@@ -1,4 +1,4 @@
-// What a copy of 1 MiB costs where a ring of 4 MiB and its staging region are walked through: Buffer.copy.
+// The cost of a copy of 1 MiB that walks through a ring of 4 MiB and its staging region: Buffer.copy.
 //   node memcpy.js MILLISECONDS    prints one line of JSON
 const SIZE = 2 ** 20
 const FOOTPRINT = 4 * SIZE

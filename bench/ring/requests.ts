@@ -8,7 +8,7 @@ const ANSWER = 1
 const UNDER_WAY = 64
 const UNDER_WAY_BYTES = 4 * 2 ** 20
 
-/** What the answering end does. It throws for a request that is not one of `size` bytes. */
+/** The answering end. It throws for a request that is not of `size` bytes. */
 export function answering(size: number): Answer {
   const answer = message(size, ANSWER)
   return (bytes, offset, length) => {

@@ -97,7 +97,7 @@ class PollingEndpoint implements Endpoint {
   async stream(message: Uint8Array, count: number): Promise<void> {
     for (let sent = 0; sent < count; sent++) {
       if (this.#send(message)) continue
-      // What is laid out leaves, and credit comes, while it polls.
+      // Staged frames leave, and credit arrives, while it polls.
       let taken = false
       await poll(this, () => {
         taken ||= this.#send(message)

@@ -1,5 +1,5 @@
-// What both processes of a case do. The first byte of a message says what becomes of it, so that the
-// receiver looks at each.
+// The behaviour of both processes of a case. The first byte of a message decides its treatment, so that the receiver
+// looks at each message.
 import { median } from '../core/statistics.js'
 import { type Endpoint, poll } from './endpoint.js'
 

@@ -54,7 +54,7 @@ for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => 
 
 async function publish(): Promise<void> {
   const lines = createInterface({ input: process.stdin })
-  // Without the hub nobody waits for a line that is not written yet.
+  // Without the hub there is no reason to wait for the next line.
   void connection.closed.then(() => lines.close())
   for await (const line of lines) {
     const bytes = encode({ topic: topics[0] as string, text: `${name}: ${line}` })

@@ -1,5 +1,5 @@
-// Passes what is published to whoever subscribed to its topic.
-// node examples/dist/pub-sub/hub.js [-l uri] [-q bytes] [-s drop|cut]
+// Passes each publication to the subscribers of its topic. node examples/dist/pub-sub/hub.js [-l uri] [-q
+// bytes] [-s drop|cut]
 import type { RingConnection } from '@rdmakit/ring-transport'
 import { RingServer } from '@rdmakit/ring-transport'
 import { Command, InvalidArgumentError, Option } from 'commander'
@@ -65,7 +65,7 @@ function onConnection(connection: RingConnection): void {
     for (const topic of request.text().split('\n')) subscribe(subscriber, topic)
     return Buffer.alloc(0)
   })
-  // As it lies in the ring: it is copied once for all who cannot take it now.
+  // A view of the ring: it is copied once for all subscribers that cannot take it now.
   connection.views.subscribe((message) => publish(message.data, subscriber))
   void connection.closed.then((reason) => {
     leave(subscriber)

@@ -1,4 +1,4 @@
-// What is published: the length of the topic, one byte; the topic; the text. Both are UTF-8.
+// The format of a publication: the length of the topic, one byte; the topic; the text. Both are UTF-8.
 
 export interface Publication {
   readonly topic: string
@@ -23,7 +23,7 @@ export function topicOf(bytes: Uint8Array): string | undefined {
   return Buffer.from(bytes.subarray(1, 1 + length)).toString()
 }
 
-/** @param bytes that nobody changes meanwhile */
+/** @param bytes that do not change meanwhile */
 export function decode(bytes: Uint8Array): Publication | undefined {
   const topic = topicOf(bytes)
   if (topic === undefined) return undefined

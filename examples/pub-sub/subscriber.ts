@@ -1,6 +1,6 @@
 import type { RingConnection } from '@rdmakit/ring-transport'
 
-/** What becomes of a subscriber that is slower than what is published to it, once its queue is full. */
+/** The treatment of a subscriber that is slower than its publications, once its queue is full. */
 export type Policy = 'drop' | 'cut'
 
 /** A message to be published: `bytes` are gone when the publishing is done, `copy()` is made once for all. */
@@ -12,7 +12,7 @@ export interface Outgoing {
 /**
  * One subscriber of the hub. As long as its ring has room a message goes straight there. Else it waits in a
  * queue that is bounded in bytes; a message that does not fit drives out the oldest ones (`drop`), or ends
- * the connection (`cut`). Nobody else ever waits for it.
+ * the connection (`cut`). Other subscribers never wait for it.
  */
 export class Subscriber {
   sent = 0

@@ -18,7 +18,7 @@ import type {
   WorkCompletion,
 } from '@rdmakit/verbs'
 
-/** A peer that says nothing for so long is given up. */
+/** A peer that is silent for this long is given up. */
 const DEADLINE_MS = 10_000
 
 /** struct rping_rdma_info of librdmacm's rping.c: __be64 buf, __be32 rkey, __be32 size. */
@@ -141,7 +141,7 @@ export class Peer implements Disposable {
     })
   }
 
-  /** The next completion of this kind. Others that come before it are kept for whoever asks for them. */
+  /** The next completion of this kind. Earlier completions of other kinds are kept for later calls. */
   async #completion(opcode: CompletedOpcode): Promise<WorkCompletion> {
     const silence = AbortSignal.timeout(DEADLINE_MS)
     const signal = this.#stop ? AbortSignal.any([this.#stop, silence]) : silence

@@ -11,7 +11,7 @@ const reports = join(top, 'docs', 'api-report')
 const temporary = join(top, 'build', 'api-report')
 const update = process.argv.includes('--update')
 
-/** Entries that are nobody's but ours, or are no JavaScript to write against. */
+/** Entries for our own use only, or without a JavaScript interface. */
 const NOT_PUBLIC = new Set(['./internal', './addon', './load-addon', './package.json'])
 
 /** @returns whether the report is as it was, or has been written */
@@ -41,7 +41,7 @@ function report(folder, name, types) {
     localBuild: update,
     messageCallback(message) {
       message.handled = true
-      // What is reachable and not exported is in the report, too.
+      // Reachable types that are not exported are in the report, too.
       if (message.category === 'Compiler') complaints.push(message.text)
     },
   })

@@ -8,7 +8,7 @@ import { fileURLToPath } from 'node:url'
 import ts from 'typescript'
 
 const top = dirname(dirname(dirname(fileURLToPath(import.meta.url))))
-/** What makes a test: it, it.each(…), it.runIf(…), itRequires(…). */
+/** The names of test functions: it, it.each(…), it.runIf(…), itRequires(…). */
 const TEST = /^it(\b|[A-Z])/
 
 const isFunction = (node) => ts.isArrowFunction(node) || ts.isFunctionExpression(node)

@@ -1,4 +1,4 @@
-// What code leads to.
+// The imports of code, and where they lead.
 import { existsSync, readFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 

@@ -1,5 +1,5 @@
-// What is wrong with a package that nobody has to run to see it: what it imports and does not have, or has and does not
-// import; publint; Are the types wrong.
+// Mistakes in a package that are visible without running it: missing and unused dependencies; publint; Are
+// the types wrong.
 import { execFile } from 'node:child_process'
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { isBuiltin } from 'node:module'
@@ -36,7 +36,7 @@ export function importsAndDependencies(folder) {
     for (const wanted of importsOf(file)) {
       if (isBuiltin(wanted)) continue
       if (!wanted.startsWith('.')) used.add(packageOf(wanted))
-      // A program is a bundle: what is in it needs nobody, but for addons, which are loaded by name.
+      // A program is a bundle: its contents need no package, except for addons, which are loaded by name.
       const owner = packageOf(wanted)
       if (wanted.startsWith('.')) {
         if (!existsSync(resolved(file, wanted)))

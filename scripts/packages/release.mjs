@@ -39,7 +39,7 @@ function releaseNotes() {
   return notes
 }
 
-/** What stands in the way of a release of this checkout, in lines. */
+/** Obstacles to a release of this checkout, in lines. */
 function obstacles(version) {
   const git = (...words) => execFileSync('git', words, { cwd: top, encoding: 'utf8' }).trim()
   const found = []

@@ -1,6 +1,6 @@
 // node scripts/tiers/main.mjs test|ci [--only PART]…: runs a tier's parts and prints what each took. npm test and .ci/run
-// are this; npm run soak has a program of its own (soak.mjs). A part past its budget is told of; it is a failure at twice
-// its budget, on a machine that was otherwise idle. RDMAKIT_BUDGET=print: never.
+// are this; npm run soak has a program of its own (soak.mjs). A part that exceeds its budget is reported; at
+// twice its budget it is a failure, on a machine that was otherwise idle. RDMAKIT_BUDGET=print: never.
 import { spawnSync } from 'node:child_process'
 import { rmSync } from 'node:fs'
 import { parseArgs } from 'node:util'

@@ -3,9 +3,9 @@ import { readFileSync } from 'node:fs'
 import { availableParallelism } from 'node:os'
 import { Worker } from 'node:worker_threads'
 
-/** As long as every processor is kept busy to see whether anybody waits for one. */
+/** How long every processor is kept busy to see whether other processes wait for one. */
 const PROBE_MS = 250
-/** Of that time, what others may wait on a machine that counts as idle. */
+/** The fraction of that time that others may wait on a machine that counts as idle. */
 const IDLE_SHARE = 0.15
 
 /** Microseconds in which at least one task that could run waited for a processor (Documentation/accounting/psi.rst). */

@@ -1,5 +1,5 @@
-// npm run soak: everything of .ci/run with more repetition, and the trials that take long, over seed after seed, for as
-// long as it is told. Goes on after an interruption. Ends with a table, and writes docs/soak.md.
+// npm run soak: everything of .ci/run with more repetition, and the long trials, seed after seed, for the
+// given time. Continues after an interruption. Prints a table at the end, and writes docs/soak.md.
 import { spawnSync } from 'node:child_process'
 import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -20,10 +20,10 @@ build/soak/logs. It ends with status 1 when a part failed.`
 
 const folder = join(top, 'build', 'soak')
 const stateFile = join(folder, 'state.json')
-/** What a trial under faults lasts in a soak of at least two hours; shorter soaks give each its share. */
+/** The length of a trial under faults in a soak of at least two hours; shorter soaks give each its share. */
 const LONGEST_TRIAL_S = 300
 const SHORTEST_TRIAL_S = 60
-/** Of the time, what the trials get: there are fifteen in a round. */
+/** The trials' share of the time: there are fifteen in a round. */
 const TRIALS_SHARE = 0.6
 
 /** @returns {import('./run.mjs').Part[]} */
@@ -91,7 +91,7 @@ function round(number, seed, minutes) {
     { name: 'systemd', command: script('lab', 'systemd'), budget: 1000 },
     { name: 'native, plain', command: script('native', 'plain'), env, budget: 60 * effort },
   ]
-  // What one time shows as well as many.
+  // Parts for which one run is enough.
   if (number === 0) {
     const nodes = ['20.19', '22', '24', 'newest']
     parts.push({

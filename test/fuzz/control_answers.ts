@@ -1,5 +1,5 @@
-// What must hold of a server's answers, whatever its clients have said: each is well-formed, nothing is granted before a
-// client has shown who it is, and memory is lent once, to who may have it.
+// Invariants of a server's answers, whatever its clients have sent: each is well-formed, nothing is granted before a
+// client has authenticated, and memory is lent once, to a tenant that may have it.
 import type { Tenants } from '../../packages/swap-server/dist/index.js'
 import {
   control,
@@ -10,7 +10,7 @@ import { boundTo, macOf, NONCE_BYTES } from '../../packages/swap-server/dist/pro
 import type { Connection, Session } from './control_clients.js'
 import { check } from './control_world.js'
 
-/** What the server is, as far as answers show it. */
+/** The server's state, as far as answers show it. */
 export interface Expectations {
   /** whether clients must prove that they have a key */
   readonly keys: boolean

@@ -22,7 +22,7 @@ import { Clock, check, context, Input, settle } from './control_world.js'
 const MAX_STEPS = 64
 const MAX_REQUESTS = 256
 const ERRNO = /^E[A-Z0-9]+$/
-/** What can be shown to somebody, on one line. */
+/** A message that can be shown to people, on one line. */
 const SENTENCE = /^[\x20-\x7e…–’“”]{1,600}$/
 
 const key = { id: 'k', secret: Buffer.alloc(32, 7) }
@@ -118,7 +118,7 @@ class HostileServer implements ControlConnection {
   }
 }
 
-/** What came of something that the session was asked to do; undefined: it was refused, and said why. */
+/** The result of a request to the session; undefined: it was refused, with a reason. */
 async function outcome<Result>(doing: Promise<Result>): Promise<Result | undefined> {
   try {
     return await doing

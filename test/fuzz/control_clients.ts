@@ -1,4 +1,5 @@
-// What the clients of control_session_fuzz.ts know: their connections, of which the server has the other end, and sessions.
+// The state of the clients of control_session_fuzz.ts: their connections, of which the server has the other end, and
+// sessions.
 
 import type { ControlConnection } from '../../packages/swap-server/dist/protocol/control-connection.js'
 import { control } from '../../packages/swap-server/dist/protocol/messages.js'

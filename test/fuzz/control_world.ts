@@ -1,8 +1,8 @@
-// What the control plane's targets share: a check that ends the run, a reader of the fuzzer's bytes, and time
-// that passes when the input says so, that an input does the same each time.
+// The common part of the control plane's targets: a check that ends the run, a reader of the fuzzer's bytes, and time
+// that passes when the input says so, so that an input always has the same effect.
 import { ConnectionId, type Context } from '@rdmakit/verbs'
 
-/** Slabs are registered memory of this device, as a server's are. Nobody listens at the address. */
+/** Slabs are registered memory of this device, like a server's. No process listens at the address. */
 const device = await ConnectionId.resolve('iwarp://127.0.0.1:9')
 export const context: Context = device.context
 

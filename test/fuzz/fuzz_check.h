@@ -1,4 +1,4 @@
-// What the fuzz targets share: a check that ends the run, and a reader of the fuzzer's bytes.
+// The common part of the fuzz targets: a check that ends the run, and a reader of the fuzzer's bytes.
 #pragma once
 
 #include <cstddef>

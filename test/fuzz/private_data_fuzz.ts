@@ -1,6 +1,7 @@
-// What a peer says before there is a connection, and what the frames of a ring say of themselves: the private data of
-// connect, accept and reject (on iWARP of MPA frames), of ring and data connections, offers, progress and errors. What is
-// taken is within its limits and is what an honest peer would have written; the rest is refused, and says why.
+// A peer's data before there is a connection, and the contents of a ring's control frames: the private data
+// of connect, accept and reject (on iWARP of MPA frames), of ring and data connections, offers, progress and
+// errors. Accepted data are within their limits and are what an honest peer would have written; the rest is
+// refused, with a reason.
 import { ConnectionRejectedError, VerbsError } from '@rdmakit/verbs'
 import { decodeError, encodeError } from '../../packages/ring-transport/dist/requests/remote-error.js'
 import {
@@ -95,7 +96,7 @@ function dataConnection(bytes: Uint8Array): void {
   const { token, takeOver } = said
   check(token.length === TOKEN_BYTES && isWhole(takeOver.number), 'a data connection names its session')
   const again = dataConnectionData(token, takeOver)
-  // Number 0 has two forms; the longer one is nobody's.
+  // Number 0 has two forms; no honest end uses the longer one.
   if (takeOver.number > 0) check(same(again, bytes.subarray(0, again.length)), 'as an honest client would')
 }
 

@@ -103,7 +103,7 @@ function check({ localMemory, remoteSwap, localDisk, packets }: Demo): void {
   for (const [name, walk] of Object.entries({ localMemory, remoteSwap, localDisk })) {
     if (walk.wrongPages > 0) throw new Error(`${name}: ${count(walk.wrongPages)} pages came back wrong`)
   }
-  // What does not fit has to leave and come back once at the very least, less what the kernel kept.
+  // Pages that do not fit have to leave and come back at least once, less those that the kernel kept.
   const least = 0.9 * ((bytes - limitBytes) / 4096)
   if (remoteSwap.pagesOut < least || remoteSwap.pagesIn < least) {
     throw new Error('the program hardly swapped: the memory limit did not hold')

@@ -79,7 +79,7 @@ export function proofKey(test, sources, top) {
   return digest(sources, textOf(test, top))
 }
 
-/** Writes the table of README.md anew. */
+/** Updates the table of README.md. */
 export function writeTable(mutations, results) {
   const lines = ['| mutation | the fault | caught by | in |', '| --- | --- | --- | --- |']
   for (const { name, why } of mutations) {

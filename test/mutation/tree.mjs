@@ -46,7 +46,7 @@ export class Tree {
     for (const file of files) {
       const text = readFileSync(join(this.top, file))
       const copy = join(this.tree, file)
-      // What is the same keeps its time: nothing of it is built again.
+      // An unchanged file keeps its time, so nothing of it is rebuilt.
       if (existsSync(copy) && readFileSync(copy).equals(text)) continue
       mkdirSync(dirname(copy), { recursive: true })
       writeFileSync(copy, text)
@@ -81,7 +81,7 @@ export class Tree {
     const linked = spawnSync('cp', ['-al', ours, copy]).status === 0
     if (!linked && spawnSync('cp', ['-a', '--reflink=auto', ours, copy]).status !== 0)
       throw new Error(`node_modules cannot be copied to ${this.tree}`)
-    // What tools write there is not to be shared.
+    // Files of tools there must not be shared.
     for (const cache of readdirSync(copy).filter((name) => name.startsWith('.v') || name === '.cache'))
       rmSync(join(copy, cache), { recursive: true })
   }

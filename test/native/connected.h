@@ -1,5 +1,6 @@
-// What the native tests of the software providers share: ids with their events, the ends of connections, and
-// posting to them. Each provider's own fixture.h says which provider that is, and how two ends are connected.
+// The common part of the native tests of the software providers: ids with their events, the ends of
+// connections, and posting to them. Each provider's own fixture.h selects the provider, and connects two
+// ends.
 #pragma once
 
 #include <arpa/inet.h>
@@ -244,8 +245,8 @@ inline bool event_within(End& end, int ms) {
   return false;
 }
 
-// The server's queue, armed for solicited events, sleeps through the others: so long is waited for what must
-// not come.
+// The server's queue, armed for solicited events, sleeps through the others: the test waits this long for an
+// event that must not come.
 template <typename Memory>
 void sleeps_through_unsolicited(End& client, const Memory& source, End& server, const Memory& target,
                                 int quiet_ms) {

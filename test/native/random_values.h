@@ -1,4 +1,4 @@
-// What a peer says that means harm: numbers from a seed.
+// A malicious peer's values: numbers from a seed.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What all native tests share: checks, a registry of tests, how much of what may be repeated is.
+// The common part of all native tests: checks, a registry of tests, the number of repetitions.
 //
 //   folder/NAME_stress.cc   STRESS(folder_NAME) { …; return 0; }
 //
@@ -70,7 +70,7 @@ inline double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// A deadline that only ends a hang: what takes so long never comes, however slow the machine is.
+// A deadline that only ends a hang: an event that takes this long never comes, however slow the machine is.
 inline constexpr std::chrono::seconds kHang{120};
 inline constexpr int kHangMs = 120'000;
 
@@ -184,8 +184,8 @@ inline bool is_filled(const void* bytes, size_t length, uint8_t byte) {
   return length == 0 || (from[0] == byte && std::memcmp(from, from + 1, length - 1) == 0);
 }
 
-// How often what may be repeated is: `count` times in CI, RDMAKIT_EFFORT times that where it is set (a soak
-// sets it). ThreadSanitizer makes everything ten times slower and needs no more than some overlaps: a third.
+// The number of repetitions: `count` in CI, times RDMAKIT_EFFORT if that is set (a soak sets it).
+// ThreadSanitizer makes everything ten times slower and needs no more than some overlaps: a third.
 inline int effort(int count) {
   static const double scale = [] {
     const char* text = std::getenv("RDMAKIT_EFFORT");

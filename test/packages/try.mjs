@@ -142,7 +142,7 @@ test('the first example of nbd-client', async () => {
   await Promise.race([appears('/tmp/memory.sock'), client.fails()])
   const block = randomBytes(4096)
   const once = () => throughVolume('/tmp/memory.sock', 0, block)
-  // Between bind(2) and listen(2) nobody listens, and nothing tells when that is over.
+  // Between bind(2) and listen(2) no process listens, and nothing shows when that is over.
   const patiently = () =>
     once().catch((failure) => (failure.code === 'ECONNREFUSED' ? patiently() : assert.fail(failure)))
   assert(block.equals(await patiently()), 'other bytes came back')

@@ -1,4 +1,4 @@
-// What a program of TypeScript sees of the packages: compiled, not run.
+// A TypeScript program's view of the packages: compiled, not run.
 import { Volume, type VolumeOptions } from '@rdmakit/nbd-client'
 import { exitStatusOf, ProgramCommand } from '@rdmakit/operator-kit'
 import { RingConnection, type RingMessage, RingServer } from '@rdmakit/ring-transport'

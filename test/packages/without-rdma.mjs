@@ -1,4 +1,4 @@
-// What the package says of a machine without rdma-core.
+// The package's error on a machine without rdma-core.
 import { listDevices, providerProblem } from '@rdmakit/verbs'
 
 console.log(providerProblem('ibverbs'))

@@ -17,7 +17,7 @@ const kinds = new Set()
 new PerformanceObserver((list) => {
   for (const { detail } of list.getEntries()) kinds.add(detail.kind)
 }).observe({ entryTypes: ['gc'] })
-// What was collected above is still to be told.
+// Collections from above are still to be reported.
 await setImmediate()
 kinds.clear()
 

@@ -15,7 +15,7 @@ const flagsOf = (name: string) =>
     ?.trim()
     .split(' ') ?? []
 
-/** Collections are told of the whole process, so it is another one. */
+/** Collections are reported for the whole process, so it is another one. */
 async function run(flags: readonly string[], ...words: string[]) {
   const { stdout } = await promisify(execFile)(process.execPath, [...flags, program, ...words], {
     timeout: DEADLINE_MS,

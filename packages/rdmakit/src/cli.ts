@@ -5,7 +5,7 @@ const OF_CLIENT = ['attach', 'serve', 'detach', 'upgrade']
 
 const words = process.argv.slice(2)
 const [first, ...rest] = words
-// What is not asked for is not loaded: a device whose process starts again waits for it.
+// Unneeded programs are not loaded: a device whose process restarts waits for the loading.
 if (first === 'swap-server') await (await load('swap-server')).main(rest, 'rdmakit swap-server')
 else if (first !== undefined && OF_CLIENT.includes(first))
   await (await load('nbd-client')).main(words, 'rdmakit')

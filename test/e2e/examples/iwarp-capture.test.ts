@@ -1,5 +1,5 @@
-// What goes over the wire, as somebody else's dissector reads it: tshark captures an iwarp:// connection on
-// loopback, and finds nothing wrong with it.
+// The traffic on the wire, as an independent dissector reads it: tshark captures an iwarp:// connection on loopback,
+// and finds nothing wrong with it.
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process'
 import { connect } from 'node:net'
 import { join } from 'node:path'
@@ -73,7 +73,7 @@ class Capture {
   async stop(): Promise<void> {
     this.#process.kill('SIGINT')
     await this.#exited
-    // What it lost cannot be decoded, and says nothing about what was sent.
+    // Lost packets cannot be decoded, and prove nothing about the sent ones.
     if (this.#errors.includes('dropped')) throw new Error(`tshark lost packets: ${this.#errors}`)
   }
 }

@@ -31,7 +31,7 @@ function publish(uri: string, topic: string, lines: readonly string[]): void {
   expect({ status, stderr }).toEqual({ status: 0, stderr: '' })
 }
 
-/** What a listener got of a topic, in order. */
+/** A listener's messages of a topic, in order. */
 const heard = ({ stdout }: Program, topic: string) =>
   stdout
     .split('\n')
@@ -42,9 +42,9 @@ const heard = ({ stdout }: Program, topic: string) =>
 const numbers = (listener: Program) => heard(listener, 'cats').map((line) => Number.parseInt(line, 10))
 
 /**
- * Publishes 4 MB to a fast listener and to one that is slow, as nobody reads what it prints: it is not done with a
- * message before that is printed. That is more than pipe, ring and queue hold of it, but never more at a time than half
- * the ring before the fast one has read it: of that, no credit need be on its way when it has printed the last.
+ * Publishes 4 MB to a fast listener and to a slow one, whose output is not read: it finishes a message only
+ * when that is printed. That is more than pipe, ring and queue hold, but never more at a time than half the
+ * ring before the fast one has read it: for that, no credit need be on its way when it has printed the last.
  */
 async function publishInRounds(uri: string, fast: Program, slow: Program): Promise<number[]> {
   const [rounds, each, text] = [8, 40, 'x'.repeat(12_000)]

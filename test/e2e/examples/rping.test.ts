@@ -53,7 +53,7 @@ describe.each(['iwarp', 'shm'])('rping over %s', (scheme) => {
     const { program: server, uri } = await startServer(listenAt(folder.path), '-P', '-S', '64')
     await using _ = server
     expect(client(uri, '-C', '3', '-V').status).toBe(0)
-    // A ping that is too long costs its own client the connection, nobody else.
+    // A ping that is too long costs only its own client the connection.
     expect(client(uri, '-C', '3', '-S', '65')).toMatchObject({
       status: 1,
       stderr: 'rping: the peer disconnected\n',

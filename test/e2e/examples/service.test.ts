@@ -15,7 +15,7 @@ it.each(['iwarp', 'shm'] as const)('a greeter over %s greets, counts and refuses
   const call = (...names: string[]) => run(process.execPath, [CLIENT, uri as string, ...names], PATIENCE_MS)
   const greeted = 'Hello, Ann!\ngreeted so far: 1\nHello, Bob!\ngreeted so far: 2\n'
   expect(call('Ann', 'Bob')).toMatchObject({ status: 0, stdout: greeted, stderr: '' })
-  // Greetings are the server's, whoever asked for them.
+  // The count of greetings is the server's, over all clients.
   const refused = 'the server refused: EINVAL whom to greet?\nHello, Eve!\ngreeted so far: 3\n'
   expect(call('', 'Eve')).toMatchObject({ status: 0, stdout: refused, stderr: '' })
   expect(await server.stop()).toMatchObject({ status: 0 })

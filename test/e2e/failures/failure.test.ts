@@ -1,4 +1,4 @@
-// What breaks, and what the others see of it.
+// Failures, and how the others see them.
 import { existsSync } from 'node:fs'
 import { connect, type Socket } from 'node:net'
 import { join } from 'node:path'
@@ -21,9 +21,9 @@ const SIZE = '16M'
 
 describe.concurrent('a server that is killed', () => {
   it.each([
-    // No time-out ends it, and nobody waits for what cannot come back.
+    // No time-out ends it, and no request waits for memory that cannot come back.
     ['on this host gives I/O errors at once', 'shm', '3600'],
-    // Who refuses there may be another one, in front of it.
+    // A refusal may come from another host, in front of it.
     ['elsewhere gives I/O errors when its time is over', 'iwarp', '1'],
   ])(
     '%s while fio writes; the client ends and its socket is gone',

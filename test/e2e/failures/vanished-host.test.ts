@@ -1,6 +1,6 @@
-// A host that is gone: what is sent to it is answered by nobody, not even by a refusal. Its processes are in a network
+// A host that is gone: packets to it get no answer, not even a refusal. Its processes are in a network
 // namespace, whose interface is down then. Over iwarp that is ETIMEDOUT within the bound of
-// packages/verbs/native/iwarp/README.md, whatever is outstanding; a peer that is stopped is none that is gone.
+// packages/verbs/native/iwarp/README.md, whatever is outstanding; a stopped peer is not gone.
 import { execFileSync, spawn } from 'node:child_process'
 import { createInterface } from 'node:readline'
 import { fileURLToPath } from 'node:url'

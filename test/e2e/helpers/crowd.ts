@@ -1,4 +1,4 @@
-// A client with a key whose link is cut again and again, beside a crowd without one.
+// A client with a key whose link is cut repeatedly, beside a crowd without one.
 import { spawn } from 'node:child_process'
 import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -24,7 +24,7 @@ export interface CrowdOptions {
   readonly pause: number
 }
 
-/** What was seen; times in milliseconds, memory in bytes. */
+/** The observations; times in milliseconds, memory in bytes. */
 export interface CrowdReport {
   readonly resumed: readonly number[]
   /** of the server's RSS, from before the crowd came to the most while it was there */

@@ -1,7 +1,7 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { endWithProcess, PATIENCE_MS } from './processes.js'
 
-/** What fio ends with when SIGINT ended it, also when it has found an error by then. */
+/** fio's exit status after SIGINT, even if it has found an error by then. */
 const INTERRUPTED = 128
 
 /** fio as it writes 4 KiB at random to an export, and verifies what it wrote, until it is told to end. */

@@ -3,7 +3,7 @@
 import { connect, type Socket } from 'node:net'
 
 const ATTACKERS = 1000
-/** What one rests that was thrown out. */
+/** The pause of a client that was thrown out. */
 const REST_MS = 2_000
 /** From a byte to the next of those that send slowly: one option takes them seconds. */
 const DRIP_MS = 100
@@ -29,7 +29,9 @@ export class HostileClients implements AsyncDisposable {
     return this.#sockets.size
   }
 
-  /** Of ten five are silent, three send half a header, one garbage, and one a valid handshake, slowly. */
+  /**
+   * Of ten clients five are silent, three send half a header, one sends garbage, and one a valid handshake, slowly.
+   */
   #come(kind: number): void {
     if (this.#over) return
     const attacker = connect(this.#path)

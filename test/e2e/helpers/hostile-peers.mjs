@@ -4,7 +4,7 @@ import { randomBytes } from 'node:crypto'
 import { connect } from 'node:net'
 
 const [port, count] = process.argv.slice(2).map(Number)
-/** What one rests that was thrown out. */
+/** The pause of a peer that was thrown out. */
 const REST_MS = Number(process.argv[4] ?? 10)
 
 /** An MPA request (RFC 5044 §7.1), with enhanced data in revision 2 (RFC 6581 §4). */
@@ -44,7 +44,7 @@ const KINDS = [
   () => mpa(ring(20), { enhanced: false }), // with the largest ring that is taken
   () => mpa(ring(26), { enhanced: false }), // with a larger one
   () => mpa(ring(16, randomBytes(20)), { enhanced: false }), // with a ticket of no session
-  () => mpa(data(), { enhanced: false }), // a data connection with a token that nobody has
+  () => mpa(data(), { enhanced: false }), // a data connection with an unknown token
   () => Buffer.concat([mpa(ring(16), { enhanced: false }), randomBytes(500)]), // garbage behind its request
 ]
 
@@ -70,5 +70,5 @@ function come(kind) {
 
 for (let at = 0; at < count; at++) come(at % KINDS.length)
 setInterval(() => process.stdout.write(`connected ${connected} thrownOut ${thrownOut}\n`), 500)
-// It ends with whoever has started it.
+// It ends with the process that started it.
 process.stdin.resume().on('end', () => process.exit())

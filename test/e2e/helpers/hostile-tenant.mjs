@@ -1,5 +1,6 @@
-// A tenant that does what it can to others: node hostile-tenant.mjs KIND URI SECRET. KIND: sessions, connections, requests,
-// garbage. Ends with whoever has started it. Prints a line each half second: how often it did it.
+// A tenant that does its worst to others: node hostile-tenant.mjs KIND URI SECRET. KIND: sessions,
+// connections, requests, garbage. It ends with the process that started it. Each half second it prints a
+// line: how often it did so.
 import { randomBytes } from 'node:crypto'
 import { setTimeout as delay, setImmediate as turn } from 'node:timers/promises'
 import { SwapServerSession } from '@rdmakit/swap-server'
@@ -37,7 +38,7 @@ const KINDS = {
     const session = await open()
     await session.leave()
   },
-  /** As many data connections as there are to be had, over and over. */
+  /** As many data connections as possible, repeatedly. */
   async connections() {
     const session = await open()
     const domain = session.context.allocateProtectionDomain()

@@ -76,7 +76,7 @@ async function threads() {
   }
   await none()
   await lastCalls('none')
-  // What is torn down without a thread for it is torn down here.
+  // Without a thread for it, teardown happens here.
   await attempt('none: a region that is closed', () => spare.close())
   await enough()
   await lastCalls('enough')

@@ -5,7 +5,7 @@ import { isMainThread } from 'node:worker_threads'
 
 const path = process.env.RDMAKIT_LOOP_DELAY
 const STEP_MS = 5
-/** what a process does before it serves anybody is not of interest */
+/** the start-up of a process, before it serves clients, is not of interest */
 const WARM_UP_MS = 1_000
 
 if (path !== undefined && isMainThread) {

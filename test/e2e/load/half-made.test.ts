@@ -1,5 +1,6 @@
-// 300 connections that never say a word and 300 that say a byte now and then, from one address: nobody is locked out, at
-// any port that listens. 100 good clients come one after another, and how long each took is printed. About 15 s.
+// 300 silent connections and 300 that send a byte now and then, from one address: no client is locked out, at
+// any listening port. 100 good clients connect one after another, and the time of each is printed. About 15
+// s.
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { join } from 'node:path'

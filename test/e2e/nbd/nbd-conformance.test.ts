@@ -1,4 +1,4 @@
-// What the NBD specification asks of a server, asked by libnbd and its tools, qemu and FUSE.
+// The NBD specification's demands on a server, tested by libnbd and its tools, qemu and FUSE.
 import { spawn } from 'node:child_process'
 import { randomFillSync } from 'node:crypto'
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'

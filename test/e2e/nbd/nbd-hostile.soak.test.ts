@@ -1,5 +1,5 @@
-// What a thousand hostile connections cost a good one's pace, and the time limit of a handshake as nbd-client serve has it.
-// In the soak, for it measures: percentiles of latencies, which on a machine that does something else besides are the
+// The effect of a thousand hostile connections on a good one's speed, and the time limit of a handshake as in
+// nbd-client serve. In the soak, because it measures percentiles of latencies, which on a busy machine are the
 // scheduler's; and it waits for 10 s.
 import { spawn } from 'node:child_process'
 import { connect } from 'node:net'
@@ -27,7 +27,7 @@ afterAll(async () => {
   folder[Symbol.dispose]()
 })
 
-/** p99 of 4 KiB reads at depth 1 by fio, in a process of its own; ns. It connects anew, as any client. */
+/** p99 of 4 KiB reads at depth 1 by fio, in a process of its own; ns. It reconnects, like any client. */
 function p99(seconds: number): Promise<number> {
   const child = spawn(
     'fio',

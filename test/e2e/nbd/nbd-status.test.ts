@@ -116,7 +116,7 @@ describe('of a volume with two replicas, 8 MiB of which were written', () => {
     await complete('nbdcopy', ['--request-size=65536', join(folder.path, 'image'), volume.uri])
     await watch.prints(/^write +[1-9]\d*\/s +[\d.]+ [KMG]iB\/s +[\d.]+ [µm]?s /m)
     await watch.prints(new RegExp(`^${volume.uris[0]} +8 +1 +0 bytes/s +[\\d.]+ [KMG]iB/s +up$`, 'm'))
-    // What is over does not stay: the latencies go with the traffic.
+    // Old values do not stay: the latencies go with the traffic.
     await watch.prints(/iB\/s[\s\S]*^write +0\/s +0 bytes\/s$/m)
     expect(await watch.stop('SIGINT')).toMatchObject({ status: 0, signal: null })
     expect(watch.stderr).toBe('')

@@ -8,7 +8,10 @@ const TAKEN = 73
 export const FORBIDDEN = 77
 const FILE = 78
 
-/** What is given, on one line with blanks between words; `{name}` is one of what bad-input.test.ts makes. */
+/**
+ * The command line, in one string with blanks between words; `{name}` is one of the objects that bad-input.test.ts
+ * makes.
+ */
 export type Row = readonly [
   words: string,
   status: number,

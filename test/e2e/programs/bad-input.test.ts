@@ -1,6 +1,7 @@
-// What is wrong on a command line is said in one line on stderr that names the option or argument, with the exit status of
-// the READMEs' tables, before anything is allocated and with nothing left behind. Each row runs the real program; five at
-// a time, since a start is most of what one takes: 0.2 s of processor a row, 25 s in all on two cores.
+// A mistake on a command line is reported in one line on stderr that names the option or argument, with the
+// exit status of the READMEs' tables, before anything is allocated, and nothing is left behind. Each row runs
+// the real program; five at a time, since most of the time is the start: 0.2 s of processor time per row, 25
+// s in all on two cores.
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { chmodSync, mkdirSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
@@ -36,7 +37,7 @@ import {
 
 const folder = temporaryFolder()
 const ends: (() => unknown)[] = []
-/** What the rows refer to, made before they run. */
+/** The objects that the rows refer to, made before they run. */
 const given: Record<string, string> = {}
 /** files in {@link folder} before the rows run */
 let made: readonly string[] = []
@@ -114,12 +115,12 @@ afterAll(async () => {
   folder[Symbol.dispose]()
 })
 
-/** Whether everybody may look into a folder. */
+/** Whether every user may look into a folder. */
 function isOpenToAll(path: string): boolean {
   return (statSync(path).mode & 0o005) === 0o005 && (path === '/' || isOpenToAll(dirname(path)))
 }
 
-/** Of a run on its way, not of its failure. */
+/** A progress message, not the failure. */
 const PROGRESS = /^nbd-client: connecting to /
 
 const fill = (text: string) => text.replaceAll(/\{(\w+)\}/g, (_, name: string) => given[name] ?? `{${name}}`)
@@ -162,7 +163,10 @@ describe('all of these', () => {
 })
 
 describe('what needs more than a command line', () => {
-  /** Becomes nobody, who may make nothing beside what is ours, but may read a clone below a home that is root's alone. */
+  /**
+   * Becomes the user nobody, who can create nothing in our folders, but may read a clone below a home that only root
+   * can read.
+   */
   const toNobody = [
     ...['--reuid=65534', '--regid=65534', '--clear-groups'],
     ...(isOpenToAll(top)

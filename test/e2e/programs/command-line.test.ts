@@ -1,5 +1,5 @@
-// What the three programs print of themselves: version, help and status, and that each is found under its name. Each starts
-// real programs, 0.1 s of processor each, about a hundred: 10 s in all on two cores.
+// The output of the three programs about themselves: version, help and status; and that each is found under its name.
+// Each case starts real programs, 0.1 s of processor time each, about a hundred: 10 s in all on two cores.
 import { spawnSync } from 'node:child_process'
 import { cpSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -44,7 +44,7 @@ describe.concurrent('--version', () => {
     expect(text).toMatch(/^[a-z-]+ \S+( \(commit [0-9a-f]{12}\+?\))?, Node-API 9, Node\.js v[\d.]+\n$/)
     expect(text).toContain(`${name} ${version}`)
     expect(text).toContain(`Node.js ${process.version}\n`)
-    // Of what was built, which may be older than what is checked out.
+    // Of the build, which may be older than the checkout.
     const built = JSON.parse(readFileSync(join(top, 'packages', name, 'dist/build.json'), 'utf8'))
     if (commit !== '') expect(text).toContain(`(commit ${built.commit})`)
     expect(await printed(PROGRAMS[name], '-V')).toBe(text)

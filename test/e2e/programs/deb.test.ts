@@ -1,5 +1,5 @@
-// What is made of the programs' help beside the help: completion, manual pages, and the .deb that has all of it. The package
-// is built once, which takes 4 s, and unpacked into a folder; the rest is 3 s on two cores.
+// Files made from the programs' help: completion, manual pages, and the .deb with all of them. The package is built
+// once, which takes 4 s, and unpacked into a folder; the rest is 3 s on two cores.
 import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { gunzipSync } from 'node:zlib'

@@ -1,4 +1,4 @@
-// What an operator has of a running swap-server: tenants and their reload, audit log, status, metrics.
+// An operator's tools for a running swap-server: tenants and their reload, audit log, status, metrics.
 import { readFileSync, renameSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { SwapServerSession } from '@rdmakit/swap-server'

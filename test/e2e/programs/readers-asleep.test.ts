@@ -1,5 +1,5 @@
-// Whoever reads what a program prints may stop reading and stay: a pager, a stopped terminal, a hung collector of logs.
-// Nobody else may wait for that.
+// The reader of a program's output may stop reading and stay: a pager, a stopped terminal, a hung log collector. No
+// client may wait for that.
 import { spawn } from 'node:child_process'
 import { closeSync, constants, openSync, readSync, writeFileSync, writeSync } from 'node:fs'
 import { join } from 'node:path'

@@ -1,4 +1,4 @@
-// Whoever reads what a program prints may end before it: a pipe into tee(1), a terminal. It goes on.
+// The reader of a program's output may end before the program: a pipe into tee(1), a terminal. The program continues.
 import { join } from 'node:path'
 import { SwapServerSession } from '@rdmakit/swap-server'
 import { expect, it } from 'vitest'

@@ -1,4 +1,4 @@
-// What proves who somebody is (a tenant's key, a session's token) is in no log, error, status or metric, whatever happens.
+// Secrets (a tenant's key, a session's token) are in no log, error, status or metric, whatever happens.
 import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterEach, beforeEach, expect, it } from 'vitest'
@@ -19,7 +19,7 @@ const KEY = 'c5ec12e7fa1d22b3d4455e6f7788a99b'
 const OTHER = 'c0ffee00ddba11ff1234567890abcdef'
 const OPS = '0b5e55ed0b5e55ed0b5e55ed0b5e55ed'
 
-/** How any 4 of 16 bytes may be written by somebody who does not mean to: hex, base64, lists of numbers. */
+/** Ways in which any 4 of 16 bytes may be written by accident: hex, base64, lists of numbers. */
 function forms(hex: string): string[] {
   const bytes = Buffer.from(hex, 'hex')
   const texts = [bytes.toString('base64').slice(0, 20), bytes.toString('base64url').slice(0, 20)]
@@ -32,7 +32,7 @@ function forms(hex: string): string[] {
 }
 
 let folder: ReturnType<typeof temporaryFolder>
-/** all that anybody could read */
+/** all output that others could read */
 let said: string[]
 const ends: (() => unknown)[] = []
 
@@ -84,7 +84,7 @@ it('keys and tokens are told nobody while sessions come, go on, are refused and 
   const volume = readFileSync(join(at('state'), 'volume.json'), 'utf8')
   const [, token] = /"token": "([0-9a-f]{32})"/.exec(volume) ?? []
 
-  // Who has another key, and who asks as an operator.
+  // A client with another key, and one that asks as an operator.
   const wrong = kept('wrong.key', `1:${OTHER}\n`)
   for (const [tenant, file] of [
     ['prod', wrong],

@@ -241,7 +241,7 @@ function startStop(folder: string, job: string, first: number, now: number, befo
   return { stop, over: once(stop, 'exit', { signal: AbortSignal.timeout(PATIENCE_MS) }) }
 }
 
-/** A process that holds the folder's lock, as whoever has the device does, until its stdin ends. It tells of SIGTERM. */
+/** A process that holds the folder's lock, like the owner of the device, until its stdin ends. It reports SIGTERM. */
 async function startHolder(folder: string) {
   const program = `import fcntl, signal, sys
 lock = open(sys.argv[1], "w")

@@ -75,7 +75,7 @@ describe.concurrent.each(['iwarp', 'shm'])('an export with one replica and a bac
     expect(await scrape(next.metrics, 'slabs')).toMatchObject({ 'state="backup"': 4, 'state="lost"': 0 })
     const bytes = await scrape(next.metrics, 'backup_bytes_total')
     expect(bytes['kind="read"']).toBeGreaterThanOrEqual(SIZE / 2)
-    // Pages whose WRITE was open and never answered may be errors, until they are written anew.
+    // Pages whose WRITE was open and never answered may be errors, until they are rewritten.
     await complete('qemu-io', ['-f', 'raw', '-c', `write -P 77 ${SIZE / 2} ${SIZE / 2}`, next.uri])
     const written = Buffer.concat([half, Buffer.alloc(SIZE / 2, 77)])
     expect(hash(await read(next.uri, folder.path))).toBe(hash(written))
@@ -93,7 +93,7 @@ describe.concurrent.each(['iwarp', 'shm'])('an export with one replica and a bac
     const { server, half } = await killed(folder.path)
     const next = await startServing(folder.path, server.uri)
     await using _next = next.program
-    // What was on its way to the file is there before the first client is.
+    // Pages on their way to the file are there before the first client is.
     expect(await scrape(next.metrics, 'backup_pages_behind')).toEqual({ '': 0 })
     const found = await read(next.uri, folder.path)
     expect(hash(found.subarray(0, SIZE / 2))).toBe(hash(half))

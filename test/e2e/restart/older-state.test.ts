@@ -12,7 +12,7 @@ const SIZE = 2 * MIB
 /** bytes of a backup's file behind the volume's, since 2026-11 */
 const HEADER = 4096
 
-/** What older versions had kept, in `folder`. */
+/** Unpacks the state of older versions into `folder`. */
 function unpack(name: string, folder: string): void {
   must('tar', ['-xzf', join(top, 'packages/nbd-client/test/fixtures', `${name}.tar.gz`), '-C', folder])
   // A copy has not what the map knows the backup's file by: device, inode and time of birth.

@@ -42,7 +42,7 @@ const holds = async (uri: string, byte: number, at: number) =>
 const BUSY = 6 * 2 ** 20
 const BUSY_BYTES = 2 * 2 ** 20
 
-/** What the pages are that were written last. */
+/** The contents of the pages that were written last. */
 async function contents(uri: string, folder: string): Promise<string> {
   const copy = join(folder, 'copy')
   await complete('nbdcopy', [uri, copy])

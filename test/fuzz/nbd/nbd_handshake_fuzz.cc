@@ -24,7 +24,7 @@ const Offer& offer(uint8_t which) {
   return offers[which % 3];
 }
 
-// What the server has said, taken apart.
+// Parses the server's answers.
 class Answers {
  public:
   void add(std::span<const uint8_t> bytes) { bytes_.insert(bytes_.end(), bytes.begin(), bytes.end()); }

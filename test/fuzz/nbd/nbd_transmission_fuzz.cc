@@ -23,7 +23,7 @@ namespace {
 constexpr uint64_t kSize = 2 << 20;
 constexpr uint64_t kSecond = 1'000'000'000;
 
-// What a lane is made of, driven by hand. One for many inputs; a new one when its server has failed.
+// The parts of a lane, driven by hand. One for many inputs; a new one when its server has failed.
 class World final : private OperationListener {
  public:
   explicit World(bool checksums)
@@ -154,7 +154,7 @@ class Script {
     }
     const bool whole = trusted_ && world_.front().is_open();
     work();
-    // Whoever sent nothing but whole requests is answered each of them.
+    // A client that sent only whole requests has got an answer to each of them.
     if (whole && world_.front().is_open()) CHECK(reader_->quiet());
     shutdown(client_.get(), SHUT_WR);
     work();
@@ -196,7 +196,7 @@ class Script {
     static const std::vector<uint8_t> payload(400'000, 0x5a);
     send(payload.data(), request.length);
   }
-  // From here on nobody knows what the server takes for a request.
+  // From here on it is unknown what the server takes for a request.
   void garbage() {
     const auto bytes = input_.take(input_.byte());
     if (bytes.empty()) return;

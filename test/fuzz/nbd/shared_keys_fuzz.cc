@@ -1,5 +1,5 @@
-// The file of shared keys of TLS, and the name that a client says: a key is whole bytes in hex, of the line
-// that has the name, and nobody gets one by another name.
+// The file of shared keys of TLS, and the name that a client sends: a key is whole bytes in hex, of the line
+// with that name, and no other name gets it.
 #include <cstring>
 #include <string>
 

@@ -74,7 +74,7 @@ void prepare(fuzz::Input& input, Make make) {
   put(bytes);
 }
 
-// Of what can be opened: whether it was.
+// Returns whether an object could be opened.
 bool opened(int error) {
   CHECK(error == 0 || error == EINVAL);
   return error == 0;
@@ -125,7 +125,7 @@ void slab_map(fuzz::Input& input) {
     CHECK(map[slab].phase() == SlabPhase::mapped || map[slab].phase() == SlabPhase::vacant);
     CHECK(!place.mapped() || map[slab].phase() == SlabPhase::mapped);
     for (uint32_t i = 0; i < place.count; i++) CHECK(place.replicas[i].server < kMaxServers);
-    // As control does with each record sooner or later.
+    // Like control, which does so with each record sooner or later.
     place.generation++;
     map[slab].publish(place);
   }

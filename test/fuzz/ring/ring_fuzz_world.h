@@ -1,6 +1,6 @@
-// What the ring's fuzz target has around it: a poller without a thread, and a device on which the input
-// decides what arrives and what completes. The device keeps to the rules of one, and checks that what is
-// posted does.
+// The environment of the ring's fuzz target: a poller without a thread, and a device on which the input
+// decides which messages arrive and which requests complete. The device keeps to the rules of a real one, and
+// checks that posted requests do.
 #pragma once
 
 #include <arpa/inet.h>
@@ -55,7 +55,7 @@ class Memory {
   static inline uint32_t last_key_ = 0;
 };
 
-// What the peer has heard: the words of the notifications that were posted.
+// The peer's view: the words of the notifications that were posted.
 struct Heard {
   uint32_t units = 0;          // published
   uint32_t notifications = 0;  // that published them
@@ -194,7 +194,7 @@ class Device {
         CHECK(!"an opcode that a ring posts");
     }
   }
-  // Of control, whose word the receiver keeps behind its ring.
+  // For control, whose word the receiver keeps behind its ring.
   bool is_inline_word(const ibv_send_wr& request, const ibv_sge& part) const {
     return request.opcode == IBV_WR_SEND && part.length == sizeof(uint32_t) && ring_memory_.has(part);
   }

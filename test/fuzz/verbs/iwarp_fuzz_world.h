@@ -1,4 +1,4 @@
-// What the receive path's fuzz target has around it: memory with guards, at addresses and under STags that
+// The environment of the receive path's fuzz target: memory with guards, at addresses and under STags that
 // are the same in every run, and a connected queue pair for each input with a plain socket as its peer.
 #pragma once
 
@@ -222,8 +222,8 @@ class Session {
   void post_send(uint8_t what) {
     const size_t number = std::exchange(next_send_, (next_send_ + 1) % 8);
     if (sends_[number]) return;
-    // Of memory that the peer cannot change: what is posted must stay as it is until it has completed, for
-    // its CRC is computed before the socket takes it.
+    // From memory that the peer cannot change: a posted payload must not change until it has completed,
+    // because its CRC is computed before the socket takes it.
     ibv_sge sge{world_.regions[World::kReadable].address() + number * 2048, what * 8u,
                 world_.regions[World::kReadable].mr->lkey};
     ibv_send_wr request{}, *bad = nullptr;
@@ -268,7 +268,7 @@ class Session {
         TerminateMessage message;
         CHECK(parse_terminate(ulpdu + segment.header_length, segment.payload_length, message));
       }
-      // What may not be read is not in any answer.
+      // Unreadable memory is in no answer.
       const uint8_t* payload = ulpdu + segment.header_length;
       if (segment.opcode == Opcode::read_response) {
         const auto secret = [](uint8_t byte) {

@@ -175,7 +175,7 @@ class Script {
     Bytes bytes(kAtomicRequestLength);
     build_atomic_request(bytes.data(), request);
     untagged(Opcode::atomic_request, kReadRequestQueue, reads_++, 0, bytes, true, 0);
-    // What it leaves behind may look like anything.
+    // Its payloads may have any form.
     session_.honest_payloads = false;
   }
   void atomic_response() {

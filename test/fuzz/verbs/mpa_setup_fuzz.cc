@@ -1,8 +1,8 @@
-// MPA setup of the iWARP provider, either end of it, over TCP on loopback. The input is what the peer sends,
-// in pieces: bytes as they are, or a frame of any fields, whole or not, and what follows it. Listener,
-// connections and queue pairs are the real ones. A responder tells its application of exactly those requests
-// that are whole and well-formed, with their private data, and answers in their revision; an initiator tells
-// its own how it ended, with the private data of the reply; whoever sent nonsense is hung up on.
+// MPA setup of the iWARP provider, either end of it, over TCP on loopback. The input is the peer's data, in
+// pieces: raw bytes, or a frame of any fields, whole or not, and what follows it. Listener, connections and
+// queue pairs are the real ones. A responder reports to its application exactly the requests that are whole
+// and well-formed, with their private data, and answers in their revision; an initiator reports how it ended,
+// with the private data of the reply; a peer that sent invalid data is disconnected.
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -31,7 +31,7 @@ namespace {
 using Bytes = std::vector<uint8_t>;
 constexpr int kHangMs = 20'000;  // less than libFuzzer's limit, which would not say what was waited for
 
-// What an id tells its application, for a thread that waits for it.
+// An id's events for its application, for a thread that waits for them.
 class Events {
  public:
   void watch(ConnectionId& id) {

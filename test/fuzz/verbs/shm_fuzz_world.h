@@ -1,4 +1,4 @@
-// What the fuzz target of the shm provider has around it: memory with guards, and for each input a connected
+// The environment of the fuzz target of the shm provider: memory with guards, and for each input a connected
 // queue pair, whose peer is nothing but shared memory.
 #pragma once
 
@@ -137,7 +137,7 @@ class Session {
   }
 
   QueuePair& own() const { return *static_cast<QueuePair*>(qp_); }
-  // What the peer can write of this end.
+  // The part of this end that the peer can write.
   SharedMapping& area() const { return *area_; }
   SharedMapping* claims() const { return claims_.get(); }
   AreaHeader& header() const { return *reinterpret_cast<AreaHeader*>(area_->data()); }

@@ -1,7 +1,7 @@
-// The memory that two ends of a connection over shm share. The input plays the peer, which stores what it
-// likes where it can, and says what this end does in between: posts, polls, waits for events, closes regions,
-// disconnects. After each input: guards untouched, each work request completed once, no completion that tells
-// of more than there is room for, and nobody has waited for the peer.
+// The memory that two ends of a connection over shm share. The input plays the peer, which stores any values
+// where it can, and decides the actions of this end in between: posts, polls, waits for events, closes
+// regions, disconnects. After each input: guards are untouched, each work request has completed once, no
+// completion reports more than there is room for, and no call has waited for the peer.
 #include <sys/random.h>
 
 #include "shm_fuzz_world.h"

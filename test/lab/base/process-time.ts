@@ -24,8 +24,8 @@ export async function cpuTimeOf(shell: Shell, part: string): Promise<CpuTime> {
 }
 
 /**
- * Seconds that the processors of a whole machine were busy since its start, whoever for: proc(5), user, nice,
- * system, irq and softirq. What drivers do in the kernel is in no process's time.
+ * Seconds that the processors of a whole machine were busy since its start, for any process: proc(5), user,
+ * nice, system, irq and softirq. The work of drivers in the kernel is in no process's time.
  */
 export async function busySeconds(shell: Shell): Promise<number> {
   const [first = ''] = (await shell.run(['cat', '/proc/stat'])).split('\n')

@@ -64,7 +64,7 @@ export class RunningProcess {
       this.#resolve = resolve
       this.#reject = reject
     })
-    // Whoever cares awaits it; a background process that nobody awaits must not end the program.
+    // A caller that needs the result awaits it; the failure of a background process must not end the program.
     this.exited.catch(() => {})
   }
 

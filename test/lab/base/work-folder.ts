@@ -3,7 +3,7 @@ import { mkdtemp, readdir, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 
-/** A folder for sockets, consoles and disks, to be removed by whoever made it. */
+/** A folder for sockets, consoles and disks, to be removed by the caller. */
 export async function makeWorkFolder(name: string): Promise<string> {
   await removeAbandoned()
   return await mkdtemp(join(tmpdir(), `rdmakit-lab-${process.pid}-${name}-`))

@@ -62,8 +62,8 @@ export async function perftestLatency(shell: Shell, device: Device, program: str
   let out = ''
   for (let tries = 0; tries < 5; tries++) {
     out = await perftest(shell, device, program)
-    // #bytes #iterations t_min t_max t_typical …: the typical one is the median. They are "inf" when it
-    // could not find out the processor's clock rate, which it measures anew each time.
+    // #bytes #iterations t_min t_max t_typical …: the typical one is the median. They are "inf" if it could
+    // not determine the processor's clock rate, which it measures each time.
     const typical = /^\s*64\s+\d+\s+[\d.]+\s+[\d.]+\s+([\d.]+)/m.exec(out)?.[1]
     if (typical !== undefined) return Number(typical)
   }

@@ -142,7 +142,7 @@ async function measureWalk(
   const walk = await walkArray(client, { program, bytes, limitBytes: bytes / 2, deadlineMs: walkDeadlineMs })
   const after = await used(server, path)
   if (walk.wrongPages > 0) throw new Error(`${path.name}: ${walk.wrongPages} pages came back wrong`)
-  // What does not fit has to leave and come back once at the very least, less what the kernel kept.
+  // Pages that do not fit have to leave and come back at least once, less those that the kernel kept.
   const least = (0.9 * (bytes / 2)) / 4096
   if (walk.pagesOut < least || walk.pagesIn < least) throw new Error(`${path.name}: the walk hardly swapped`)
   const gigabytes = ((walk.pagesOut + walk.pagesIn) * 4096) / 1e9

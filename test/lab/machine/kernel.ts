@@ -43,7 +43,7 @@ export async function ensureKernel(say: (line: string) => void): Promise<Kernel>
     if (!(await readdir(root)).includes('lib')) await symlink('usr/lib', join(root, 'lib'))
     await shell.run(['depmod', '-b', root, version], { deadlineMs: 120_000 })
     await writeFile(join(root, 'vmlinux'), uncompressed(join(root, 'boot', `vmlinuz-${version}`)))
-    // Whoever else unpacked it at the same time did the same work: one of the two stays.
+    // Another process that unpacked it at the same time did the same work: one of the two stays.
     await rename(root, join(kernels, version)).catch(() => {})
     return describe(version, join(kernels, version))
   } finally {

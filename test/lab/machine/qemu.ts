@@ -48,9 +48,10 @@ export function qemuArguments(machine: Machine): string[] {
   const append = [...fixed, ...words]
   // The emulator calls `rep movsb` fast and does it byte by byte; without the flags the kernel copies by words.
   const processor = machine.accelerator === 'tcg' ? 'max,-erms,-fsrm' : 'max'
-  // Where there can never be a second processor the emulator makes a locked instruction a plain one, and with it the
-  // barrier between "here is a packet" and "does anybody wait for one?". QEMU's own threads are other processors all
-  // the same: now and then each side believed that the other one was awake, and the wire stood still for good.
+  // Without the possibility of a second processor the emulator turns a locked instruction into a plain one, and with
+  // it the barrier between "here is a packet" and "does the other side wait for one?". But QEMU's own threads are
+  // other processors: now and then each side believed that the other one was awake, and the wire stood still for
+  // good.
   const most = Math.max(2, machine.cpus)
   const command = [
     // QEMU dies with this process, however this process dies.

@@ -97,7 +97,7 @@ export class ReplicatedSwap {
     await Promise.all(this.servers.map((server) => this.stopServer(server, signal)))
   }
 
-  /** Returns after the device is attached, and whoever swaps can go on. */
+  /** Returns after the device is attached, and swap can continue. */
   async startClient(): Promise<void> {
     const { memory, size, device, options } = this.options
     const { attach, attached } = rdmakitSwap(this.#uri(0), memory, size, device)
@@ -121,7 +121,7 @@ export class ReplicatedSwap {
     return this.#away / 1000
   }
 
-  /** Takes a server's wire away for so long. */
+  /** Disconnects a server for this time. */
   async cut(index: number, milliseconds: number): Promise<void> {
     const port = `eth${index}`
     await this.star.client.run(`ip link set ${port} down`)
@@ -129,7 +129,7 @@ export class ReplicatedSwap {
     await this.star.client.run(`ip link set ${port} up`)
   }
 
-  /** Lets a server's process stand still for so long. */
+  /** Stops a server's process for this time. */
   async halt(index: number, milliseconds: number): Promise<void> {
     this.#servers[index]?.signal('SIGSTOP')
     await new Promise((resolve) => setTimeout(resolve, milliseconds))

@@ -56,7 +56,7 @@ export interface Fault {
   server?: number
   /** until the volume was whole again */
   seconds: number
-  /** while there was no client, or nobody who had the pages */
+  /** while there was no client, or no server with the pages */
   away: number
   /** of the steps that ended meanwhile */
   longestStall: number
@@ -83,7 +83,7 @@ const faults = {
     }),
   // At the switch, which is the client's bridge: what the server sends meanwhile is lost on the wire. With its own
   // interface down it has no route either, and rxe's queue pair 1 does not recover from a datagram without one:
-  // then no connection is made on that host any more, by any program, until the driver is loaded anew.
+  // then no program on that host can connect any more, until the driver is reloaded.
   'link down': (swap: ReplicatedSwap, server: number) =>
     swap.losing([server], () => swap.cut(server, linkDownMs)),
   'server restarted': (swap: ReplicatedSwap, server: number) =>
@@ -138,7 +138,7 @@ const ofServer: readonly FaultKind[] = [
   'server stands still',
   'memory wanted back',
 ]
-/** So long nobody has the pages, in milliseconds, where nobody else does. */
+/** How long no server has the pages, in milliseconds, without another copy. */
 const absence: Partial<Record<FaultKind, number>> = {
   'link down': linkDownMs,
   'server stands still': stillMs,
@@ -272,7 +272,7 @@ function backupUse(clients: readonly ClientStatus[]): BackupUse {
   }
 }
 
-/** What a run showed that must not be; empty when all is well. */
+/** The violations that a run showed; empty if there are none. */
 export function faultsOf(run: KillAnything): string[] {
   return wrongOf([
     [run.wrongPages > 0, `${run.wrongPages} wrong pages`],

@@ -88,7 +88,7 @@ async function memoryStorm(
       deadlineMs: 1000 * (2 * seconds + 120),
     })
     .catch((error: Error) => {
-      // Who hangs for memory may not even ask the kernel for its log.
+      // A guest that hangs for memory may not even be able to ask the kernel for its log.
       print(client.consoleTail())
       throw error
     })
@@ -126,7 +126,7 @@ async function startFlood(server: Shell): Promise<RunningProcess> {
   return flooding
 }
 
-/** What a storm showed that must not be; empty when all is well. */
+/** The violations that a storm showed; empty if there are none. */
 function faultsOf(storm: MemoryStorm, { iwarp, flood }: MemoryStormOptions): string[] {
   // The work of a lane: requests from the kernel's socket and answers to it, or both by io_uring; of rxe a write for a doorbell, an
   // ioctl to arm a completion queue, a read for its event; of iwarp what its sockets need; and the wait for either.

@@ -171,7 +171,7 @@ function reportOf(end: Awaited<RunningProcess['exited']>): Report {
   return JSON.parse(report) as Report
 }
 
-/** What it showed that must not be; empty when all is well. */
+/** The violations that it showed; empty if there are none. */
 function faultsOf(storm: RestartStorm): string[] {
   const used = Math.min(...storm.restarts.map((restart) => restart.used))
   return wrongOf([

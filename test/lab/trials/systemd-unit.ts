@@ -1,4 +1,4 @@
-// What the trial of the services asks of systemd on a guest, and of the kernel.
+// The trial's queries to systemd and the kernel on a guest.
 import type { Command, Shell } from '../base/shell.js'
 import { until } from '../base/until.js'
 

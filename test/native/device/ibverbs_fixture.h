@@ -1,5 +1,5 @@
-// What the smoke test of a libibverbs device rests on: objects of the device, queue pairs connected by
-// hand, waits with a deadline.
+// The basis of the smoke test of a libibverbs device: objects of the device, queue pairs connected by hand,
+// waits with a deadline.
 #pragma once
 
 #include <arpa/inet.h>

@@ -1,5 +1,4 @@
-// Teardown: whoever closes something waits for it, but never for long, and nothing is done twice or
-// forgotten.
+// Teardown: closing an object waits for it, but never for long, and nothing is done twice or forgotten.
 #include <atomic>
 #include <chrono>
 #include <future>
@@ -15,7 +14,7 @@ using namespace std::chrono_literals;
 using rdmakit::Teardown;
 using Clock = std::chrono::steady_clock;
 
-// Work that takes until it is told to end, as the kernel does.
+// Work that takes until it is ended, as in the kernel.
 struct Stuck {
   std::promise<void> told;
   std::shared_future<void> end = told.get_future().share();
@@ -49,7 +48,7 @@ void nobody_waits_for_work_that_is_late() {
   // One thread is left, which does all of this: the caller does not wait while the first work is late.
   for (int i = 0; i < 100; ++i) teardown.run([&done] { done.fetch_add(1); }, true);
   while (done.load() < 100) std::this_thread::yield();
-  // With no thread left, too, nobody waits.
+  // Even without a free thread, no call waits.
   Stuck other;
   teardown.run(other.work(), true);
   while (other.begun.load() == 0) std::this_thread::yield();

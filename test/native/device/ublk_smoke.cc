@@ -18,7 +18,8 @@ namespace {
 constexpr uint32_t kPageBytes = 4096;
 constexpr uint32_t kLargest = 256 << 10;
 
-// What a page holds that was written as the `turn`th: its own place too, so that no page passes for another.
+// The contents of a page that was written as the `turn`th: including its own place, so that no page passes
+// for another.
 void fill(uint8_t* data, uint64_t offset, uint32_t length, uint32_t turn) {
   for (uint32_t at = 0; at < length; at += sizeof(uint64_t)) {
     const uint64_t word = (offset + at) * 0x9e3779b97f4a7c15 + turn;
@@ -168,7 +169,7 @@ void run_early_answers() {
   run("early-answers", shape);
 }
 
-// Nobody else has the pages: the requests of those slabs fail, in time, and the others go on.
+// No other server has the pages: the requests of those slabs fail, in time, and the others continue.
 void run_failure(Server::Mode mode, const char* name) {
   const NbdShape shape = shape_of(1);
   NbdVolume volume(shape);
@@ -236,7 +237,7 @@ void run_rest() {
   std::thread resting(rest);
   for (bool once = false; !once || turns < kTurns; once = true) churn_all(disk, shape.size, 100);
   resting.join();
-  // One that rests is served by nobody, until it goes on.
+  // A resting lane is not served until it continues.
   for (uint32_t lane = 0; lane < shape.lanes; lane++) CHECK(volume.engine->yield_lane(lane) == 0);
   volume.wait_for_count(Event::Type::lane_yielded, size_t{kTurns + 1} * shape.lanes);
   std::atomic<bool> answered{false};

@@ -34,7 +34,7 @@ void written_while_leaving() {
   with.begin(0x22, 2);
   with.die(1);
   with.volume.wait_for(Event::Type::server_failed);
-  // It starts anew and waits: nothing of it is under way, and it is not answered.
+  // It restarts and waits: none of its operations is outstanding, and it is not answered.
   with.volume.synchronize();
   CHECK(!with.answered && with.volume.engine->lane(0).statistics().in_flight.get() == 1);
   CHECK(with.slabs.drop_replica(0, 0, false, with.dropped) == EBUSY);
@@ -70,7 +70,7 @@ void made_live_under_a_write() {
   CHECK(with.slabs.failed(0));
 }
 
-// Who was dropped under a WRITE does not count: it was never retired, for its server failed.
+// A replica that was dropped under a WRITE does not count: it was never retired, because its server failed.
 void dropped_under_a_write() {
   OneSlab with(2);
   with.volume.engine->volume().set_waits();
@@ -103,8 +103,8 @@ void last_ones() {
   CHECK(with.drop(1) == 0 && with.dropped.live_left == 1);
 }
 
-// Who failed first has missed what was answered after it. Where he who had that is dropped before control
-// has heard of the first one, nobody has it.
+// The server that failed first has missed WRITEs answered after that. If the one that had those is dropped
+// before control has heard of the first failure, no server has them.
 void outlived() {
   OneSlab with(2);
   with.slabs.set_waits();
@@ -120,7 +120,7 @@ void outlived() {
   CHECK(with.drop(1) == 0 && !with.dropped.was_live);
 }
 
-// What a process never reached it drops without asking who is left.
+// A server that a process never reached is dropped without asking which are left.
 void absent() {
   OneSlab with;
   CHECK(with.slabs.drop_replica(0, 0, false, with.dropped) == EBUSY);

@@ -1,5 +1,5 @@
-// What control must hear of is not lost because too much happens: a failed server, the end of a refill, a
-// lane that yields. While control hears nothing, the lanes' rings of events are filled.
+// Events for control are not lost because of too many others: a failed server, the end of a refill, a lane
+// that yields. While control receives nothing, the lanes' rings of events are filled.
 #include "fixture/damage.h"
 #include "fixture/one_slab.h"
 

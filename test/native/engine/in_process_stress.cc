@@ -200,7 +200,7 @@ void callers() {
 }
 
 // A WRITE is answered when one replica has it (--ack one), and the other is written from the same memory
-// later: who used it anew before would leave two replicas that differ.
+// later: reusing the memory earlier would leave two replicas that differ.
 void memory_in_use() {
   InProcess with(Acknowledge::one);
   const auto queue = with.attach();

@@ -1,4 +1,4 @@
-// What must hold of the block engine: who breaks it ends, with file, line and state.
+// Invariants of the block engine: a process that violates one ends, with file, line and state.
 #include "../death.h"
 #include "fixture/bare_queue.h"
 

@@ -1,5 +1,5 @@
-// What is read ahead of a client is what was written last, whoever writes, and whatever fails; and nobody who
-// reads at random pays for it.
+// Read-ahead returns what was written last, whichever client writes, and whatever fails; and random reads
+// cost nothing.
 #include <random>
 
 #include "fixture/damage.h"
@@ -92,8 +92,8 @@ void at_random() {
   CHECK(walk(other, data) == 0 && sum(off, &LaneStatistics::pages_read_ahead) == 0);
 }
 
-// 3. Half pages with one owner each, who writes them, alone or with the other half, and trims them, through
-// all lanes, while others read in order: whoever reads while nothing is written reads what was written last.
+// 3. Half pages with one owner each, which writes them, alone or with the other half, and trims them, through
+//    all lanes, while others read in order: a read while nothing is written returns what was written last.
 class Race {
  public:
   explicit Race(const NbdShape& shape) : volume_(shape), units_(kUnits) {
@@ -169,7 +169,7 @@ class Race {
     for (uint64_t at = reader * 7 * kPage; !over_; at += kStep) {
       if (at + kStep > kUnits * kUnit) at = 0;
       const uint64_t first = at / kUnit;
-      // Those that nobody writes now, with what they hold.
+      // Those that are not being written now, with their contents.
       for (uint64_t i = 0; i < before.size(); i++) {
         const Unit& unit = units_[first + i];
         const uint64_t ended = unit.ended;
@@ -205,7 +205,7 @@ void race(uint64_t delay, bool iwarp, bool checksums, bool packs = false) {
   Race(shape).run();
 }
 
-// 4. A server dies, or hangs, while READs wait for what it was asked ahead: another one has it, or nobody.
+// 4. A server dies, or hangs, while READs wait for its read-ahead: another one has the pages, or none has.
 void server_fails(Server::Mode mode, uint32_t replicas) {
   NbdVolume volume(shape_of(replicas, kFar));
   SocketClient client(volume.attach(0));
@@ -221,7 +221,7 @@ void server_fails(Server::Mode mode, uint32_t replicas) {
   CHECK(replicas == 2 || sum(volume, &LaneStatistics::errors) == static_cast<uint64_t>(failed));
 }
 
-// 5. Nobody waits for it, and yet it has its deadline.
+// 5. No READ waits for it, and yet it has its deadline.
 void unawaited() {
   NbdVolume volume(shape_of(1, kNear));
   SocketClient client(volume.attach(0));
@@ -229,7 +229,7 @@ void unawaited() {
   std::vector<uint8_t> got(kStep);
   CHECK(client.read(0, got.data(), kStep) == kOk);
   volume.servers[0]->set_mode(Server::Mode::hung);
-  // What this one needs is under way from before, or from now on; the rest of it is what nobody waits for.
+  // The pages for this READ are outstanding from before, or from now on; no READ waits for the rest.
   std::thread reader([&] { client.read(kStep, got.data(), kStep); });
   CHECK(volume.wait_for(Event::Type::server_failed).server == 0);
   reader.join();

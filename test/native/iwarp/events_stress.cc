@@ -1,4 +1,4 @@
-// Asynchronous events over iwarp: who is told of what, and a completion queue that is too small.
+// Asynchronous events over iwarp: their watchers, and a completion queue that is too small.
 #include <algorithm>
 
 #include "traffic.h"
@@ -20,7 +20,7 @@ void peer_faults(Progress progress) {
   for (const bool access : {true, false}) {
     Pair pair(listener, {.progress = progress}, {.progress = progress});
     Memory near(pair.client->pd, 64), far(pair.server->pd, 64, IBV_ACCESS_REMOTE_READ);
-    Send bad{.wr_id = 1, .flags = 0};  // a SEND that nobody waits for
+    Send bad{.wr_id = 1, .flags = 0};  // a SEND whose completion is not awaited
     if (access) bad = write_to(far, 0, 1, 0);
     post_two(*pair.client, bad, read_from(far, 0, 2), near.sge(0, 8));
     const Completions done = pump(*pair.client, 1, *pair.server, 0);
@@ -49,8 +49,8 @@ void peer_faults(Progress progress) {
   }
 }
 
-// More completions than the queue holds: it gives what it has and then -1, for ever; one event; whoever
-// feeds it fails, with a completion queue of its own for receives told as usual.
+// More completions than the queue holds: it returns those it has and then -1, for ever; one event; its queue
+// pairs fail, and report as usual to a separate completion queue of receives.
 void overrun(Progress progress) {
   AsyncLog log;
   Listener listener;
@@ -78,7 +78,7 @@ void overrun(Progress progress) {
     CHECK(ibv_poll_cq(small, 8, wc) == -1);
     CHECK(state_of(innocent.client->qp) == IBV_QPS_RTS);
     Pair late(listener, {.progress = progress, .cq = small}, {.progress = Progress::automatic});
-    log.expect(IBV_EVENT_QP_FATAL, late.client->qp);  // the queue is no use to anybody
+    log.expect(IBV_EVENT_QP_FATAL, late.client->qp);  // the queue is unusable
     CHECK(late.client->id.events->expect(CmEvent::Type::disconnected).status == EOVERFLOW);
     CHECK(log.count(IBV_EVENT_CQ_ERR) == 0);
   }

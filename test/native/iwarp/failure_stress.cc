@@ -1,4 +1,4 @@
-// Failures over iwarp: who is told what.
+// Failures over iwarp, and their reports to both sides.
 #include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>

@@ -1,4 +1,4 @@
-// What the native iwarp tests share: checks, and connected pairs of queue pairs.
+// The common part of the native iwarp tests: checks, and connected pairs of queue pairs.
 #pragma once
 
 #include <netinet/in.h>

@@ -113,7 +113,7 @@ void old_responders() {
   }
 }
 
-// What a responder may answer to what was offered to it, and what it may not (RFC 6581).
+// The answers that a responder may and may not give to an offer (RFC 6581).
 void replies() {
   const auto answer = [](const std::function<void(MpaFrame&)>& change) {
     RawListener listener;

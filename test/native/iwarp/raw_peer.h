@@ -164,7 +164,7 @@ class RawListener {
   RawListener(const RawListener&) = delete;
   ~RawListener() { ::close(fd_); }
   int accept() const { return ::accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC); }
-  // Whether somebody connects within that time.
+  // Whether a peer connects within that time.
   bool is_tried(int milliseconds) const {
     pollfd waiting{fd_, POLLIN, 0};
     return ::poll(&waiting, 1, milliseconds) == 1;

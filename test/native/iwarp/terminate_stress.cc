@@ -187,7 +187,8 @@ void memory_gone(Progress progress) {
   }
 }
 
-// What the Terminate message tells of the segment to blame: its length and headers, and a Read Request whole.
+// The Terminate message's data about the offending segment: its length and headers, and the whole Read
+// Request.
 void blame() {
   const auto told = [](const Bytes& bytes) {
     Victim victim(Progress::automatic);

@@ -42,7 +42,7 @@ Send through(ibv_wr_opcode opcode, uint64_t wr_id, const Memory& memory, size_t 
   return {.wr_id = wr_id, .opcode = opcode, .remote_address = memory.address(offset), .remote_key = key};
 }
 
-// Server binds, client writes, reads and adds through the window; it ends by LOCAL_INV, is bound anew under
+// Server binds, client writes, reads and adds through the window; it ends by LOCAL_INV, is rebound under
 // another key and ends by the client's SEND_WITH_INV.
 void life(Progress progress) {
   Listener listener;
@@ -212,7 +212,7 @@ void bad_bindings() {
   std::swap(window.mw->rkey, other.mw->rkey);
   errno = 0;
   CHECK(provider().alloc_mw(end.pd, IBV_MW_TYPE_1) == nullptr && errno == EOPNOTSUPP);
-  // Of what is no window: a region, nothing at all.
+  // Invalidation of a key that is no window: a region, nothing at all.
   CHECK(post_invalidate(end, 3, IBV_WR_LOCAL_INV, memory.mr->rkey) == 0);
   end.expect(3, IBV_WC_MW_BIND_ERR);
 }
@@ -249,7 +249,7 @@ void cannot_invalidate(Progress progress) {
   }
 }
 
-// A queue pair that goes away takes its bindings with it, so nobody who comes after it inherits them.
+// A queue pair that goes away takes its bindings with it, so no later one inherits them.
 void teardown() {
   Listener listener;
   auto pair = std::make_unique<Pair>(listener, Options{}, Options{});

@@ -1,4 +1,4 @@
-// What a queue pair says on the wire, byte for byte, and peers that leave in the middle of what they say.
+// The bytes that a queue pair sends, and peers that leave in the middle of a message.
 #include <sys/mman.h>
 
 #include <random>
@@ -69,7 +69,7 @@ void too_many_reads() {
   CHECK(victim.end->id.events->expect(CmEvent::Type::disconnected).status == EPROTO);
 }
 
-// As long a READ as the field can say: of pages that nobody has touched.
+// A READ of the maximum length of the field, from untouched pages.
 void longest_read() {
   const uint32_t length = UINT32_MAX;
   void* memory = mmap(nullptr, length, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -59,7 +59,7 @@ void after_each_other() {
   CHECK(slept <= 2 * late);
 }
 
-// Until the lane has waited in vain for what follows `request`.
+// Waits until the lane has waited without success for the request behind `request`.
 template <typename Request>
 void then_silence(Request request) {
   uint64_t now = ppolls;

@@ -142,7 +142,7 @@ void no_lane() {
   close(first);
 }
 
-// Somebody who waits gets the lane when it becomes free.
+// A waiting client gets the lane when it becomes free.
 void lane_becomes_free() {
   Served served(kNever, kNever);
   const int first = dial_tcp(served.port);
@@ -209,7 +209,8 @@ void no_descriptor() {
   close(fd);
 }
 
-// Who has negotiated stays, however many come that have not; and when all have, a new one is refused.
+// A client that has negotiated stays, however many come that have not; and when all have, a new one is
+// refused.
 void negotiated_stay() {
   Served served(kNever, kNever);
   std::vector<int> peers;
@@ -230,8 +231,8 @@ void negotiated_stay() {
   close(served.good());
 }
 
-// Who negotiates and then says nothing cannot keep others out for as long as a handshake may take: the one
-// that has been silent for longest goes.
+// A client that negotiates and then says nothing cannot keep others out for as long as a handshake may take:
+// the one that has been silent for longest goes.
 void negotiated_and_silent() {
   Served served(kNever, kNever, 1);
   std::vector<int> peers;

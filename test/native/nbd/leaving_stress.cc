@@ -51,7 +51,7 @@ void fails_after_its_reply() {
     for (uint64_t at = 0; at < length; at += 8 << 20) CHECK(writer.write(at, Bytes(8 << 20, 5)) == kOk);
   }
   NegotiatedClient client(served.path, false);
-  // What is awaited in vain is a hang.
+  // A wait without success is a hang.
   const timeval longest{kHang.count(), 0};
   CHECK(setsockopt(client.fd(), SOL_SOCKET, SO_RCVTIMEO, &longest, sizeof longest) == 0);
   client.post(kCmdRead, 0, length);

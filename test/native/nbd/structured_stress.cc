@@ -144,7 +144,8 @@ void random_reads() {
   }
 }
 
-// A server that dies is told where, also in the middle of a long answer, and the connection goes on.
+// A server's death is reported with the offset, also in the middle of a long answer, and the connection
+// continues.
 void failures() {
   NbdShape shape;
   shape.size = 40 << 20;
@@ -238,8 +239,8 @@ void block_sizes() {
   CHECK(client.ask(kCmdRead, 512, 512).data == filled(512, 4));
 }
 
-// Whoever stops in the middle of a request, or takes no answers, gives its lane back; who rests between
-// requests keeps it.
+// A client that stops in the middle of a request, or takes no answers, gives its lane back; one that rests
+// between requests keeps it.
 void stalling_clients() {
   constexpr uint64_t kStall = 250'000'000;
   NbdShape shape;
@@ -296,8 +297,8 @@ void slow_client() {
   CHECK(slow.ask(kCmdRead, 0, 4096).data == page);
 }
 
-// Late requests hear ESHUTDOWN before the connection ends; those under way are answered. False: this client
-// was not run for so long that it came too late for that.
+// Late requests are answered ESHUTDOWN before the connection ends; outstanding ones are answered. False: this
+// client did not run for so long that it came too late for that.
 bool shut_down_in_good_order() {
   NbdShape shape;
   shape.behaviour.delay_ns = 200'000'000;

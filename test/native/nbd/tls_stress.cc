@@ -90,8 +90,8 @@ void credentials() {
   CHECK(refused({.mode = TlsMode::on, .shared_keys = kKeys, .verify_peer = true}));
 }
 
-// Who has proved to have a key makes room for nobody, however long it says nothing; who has only begun TLS
-// does.
+// A client that has proved to have a key never makes room, however long it says nothing; one that has only
+// begun TLS does.
 void proved_stay() {
   Served served(TlsMode::on, 2, {.max_handshakes = 3, .idle_ns = 1});
   TlsClient begun(served.path);
@@ -188,7 +188,7 @@ void traffic() {
   CHECK(served.volume.count(Event::Type::server_failed) == 0);
 }
 
-// The engine closes under load: everybody is told or cut off, nobody hangs.
+// The engine closes under load: every client gets an answer or is disconnected, and none hangs.
 void close_under_load() {
   Served served(TlsMode::required);
   std::atomic<int> busy{0};

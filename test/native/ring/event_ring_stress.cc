@@ -1,5 +1,5 @@
-// The event ring between a poller and its consumer, without the rest: neither of them waits for ever, however
-// small the event ring is and whoever is slow.
+// The event ring between a poller and its consumer, without the rest: neither waits for ever, however small
+// the event ring is and whichever is slow.
 #include <poll.h>
 #include <sched.h>
 #include <sys/eventfd.h>
@@ -84,7 +84,7 @@ void stay_on(int nth) {
   sched_setaffinity(0, sizeof one, &one);  // of no processor: it stays where it was
 }
 
-// Two threads that do one thing each at the same moment, again and again, and `between` while neither does.
+// Two threads that do one thing each at the same moment, repeatedly, and `between` while neither does.
 template <typename First, typename Second>
 void at_once(uint32_t rounds, First first, Second second, const std::function<void(uint32_t)>& between) {
   std::atomic<uint32_t> begun{0}, here{0}, done{0};

@@ -1,4 +1,4 @@
-// What the ring tests share: handles over a provider's objects as the verbs addon makes them, and
+// The common part of the ring tests: handles over a provider's objects as the verbs addon makes them, and
 // pairs of connected queue pairs over iwarp://127.0.0.1, without Node.
 #pragma once
 

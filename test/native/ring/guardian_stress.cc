@@ -130,7 +130,8 @@ void computes(bool disarmed) {
   ends.take(21, 22);
 }
 
-// Whoever sleeps and is slow to wake up is told of what the guardian has found, and then looks for itself.
+// A sleeping application that is slow to wake up is told of what the guardian has found, and then looks for
+// itself.
 void sleeps_on() {
   Ends ends;
   ends.send(0);

@@ -72,14 +72,14 @@ class Device {
   }
   // Called each time just before the queue is armed.
   std::function<void()> before_arming;
-  // Called by whoever polls the queue, before it is looked at.
+  // Called by the thread that polls the queue, before the poll.
   std::function<void()> before_polling;
   // What arming, and reading the channel, end with from now on; 0: the queue is armed, the event taken if
   // there is one.
   std::atomic<int> arm_error{0};
   std::atomic<int> event_error{0};
   std::atomic<int> looks{0};  // at the channel
-  // An event, which may be of a completion that somebody has taken by now.
+  // An event, whose completion may have been taken by now.
   void make_readable() {
     const std::lock_guard lock(mutex_);
     raise();

@@ -9,7 +9,7 @@ namespace ring_hostile_stress {
 
 using namespace ring_test;
 
-constexpr uint32_t kForged = 0xffff;  // a slot that no poller has: its completions are nobody's
+constexpr uint32_t kForged = 0xffff;  // a slot that no poller has: its completions belong to no connection
 
 // The server's side of the connections, by slot, as its event ring tells of it.
 class Watched {

@@ -1,4 +1,4 @@
-// What must hold of the ring: who breaks it ends, with file, line and state.
+// Invariants of the ring: a process that violates one ends, with file, line and state.
 #include "../death.h"
 #include "held_device.h"
 

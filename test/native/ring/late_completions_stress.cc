@@ -165,8 +165,8 @@ bool last_of_all() {
   return in_time;
 }
 
-// A device that goes away: connections break, those that come later too, and the thread neither sleeps over
-// it nor is woken again and again.
+// A device that goes away: connections break, later ones too, and the thread neither sleeps through it nor
+// wakes up endlessly.
 void cannot_be_armed() {
   Device device;
   device.arm_error = ENODEV;

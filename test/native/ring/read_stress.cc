@@ -133,8 +133,8 @@ bool is(const ring::Descriptor& descriptor, ring::Event event) {
 
 uint32_t refused = 0;
 
-// `deed` is done while READs are under way: each of them is told of once, then the end of the connection,
-// and the memory that the application has let go of is gone with the last of them.
+// `deed` is done while READs are outstanding: each of them is reported once, then the end of the connection,
+// and the memory that the application has released is gone with the last of them.
 template <typename Deed>
 void ends_badly(const char* name, uint32_t key_change, bool detaches, Deed deed) {
   Side client(options(ring::Mode::adaptive), 4096), server(options(ring::Mode::adaptive), 4096);

@@ -13,8 +13,8 @@ struct Case {
   Load load;
 };
 
-// A side without a thread does nothing while nobody turns it, not even hear that the other has gone. A
-// guardian hears.
+// A side without a thread does nothing while it is not turned, and does not even notice that the other has
+// gone. A guardian notices.
 void detach(Traffic& a, Traffic& b, ring::Mode mode) {
   if (mode != ring::Mode::caller) {
     a.detach_all();

@@ -35,7 +35,7 @@ void overrun() {
     ibv_wc wc[16];
     CHECK(ibv_poll_cq(queue, 16, wc) == -1 && ibv_poll_cq(queue, 16, wc) == -1);
     CHECK(provider().resize_cq(queue, 64) == EINVAL);
-    Pair late(listener, {.cq = queue}, {});  // it is no use to anybody
+    Pair late(listener, {.cq = queue}, {});  // it is of no use
     watch.expect(IBV_EVENT_QP_FATAL, late.client->qp);
     pollfd waiting{channel->fd, POLLIN, 0};
     CHECK(::poll(&waiting, 1, kHangMs) == 1);
@@ -49,7 +49,7 @@ void overrun() {
   CHECK(provider().destroy_comp_channel(channel) == 0);
 }
 
-// Who did something wrong has a completion; the other side hears of it as an asynchronous event.
+// The side that did something wrong has a completion; the other side gets an asynchronous event.
 void wrong_requests() {
   Listener listener;
   for (const bool access : {true, false}) {

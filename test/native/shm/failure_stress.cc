@@ -1,4 +1,4 @@
-// The shm provider: who is told what when something fails.
+// The shm provider: the reports of failures to both sides.
 #include <sys/stat.h>
 
 #include "traffic.h"
@@ -142,7 +142,7 @@ void connecting_fails() {
     path = listener.path;
     struct stat status;
     CHECK(stat(path.c_str(), &status) == 0 && (status.st_mode & 07777) == 0600);
-    // Somebody lives there.
+    // The address is in use.
     Id second;
     const sockaddr_un address = place(path);
     CHECK(second.id->listen(generic(address), sizeof address, 1) == EADDRINUSE);

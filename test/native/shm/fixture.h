@@ -1,4 +1,5 @@
-// What the native shm tests share: checks, connected pairs of queue pairs, and a process for the other end.
+// The common part of the native shm tests: checks, connected pairs of queue pairs, and a process for the
+// other end.
 #pragma once
 
 #include <fcntl.h>
@@ -30,7 +31,7 @@ inline const sockaddr* generic(const sockaddr_un& address) {
   return reinterpret_cast<const sockaddr*>(&address);
 }
 
-// A path in the temporary folder that nobody uses.
+// An unused path in the temporary folder.
 inline std::string fresh_path() {
   static std::atomic<int> next{0};
   return "/tmp/rdmakit-shm-" + std::to_string(getpid()) + "-" + std::to_string(next++);

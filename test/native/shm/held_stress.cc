@@ -1,6 +1,6 @@
-// A peer that says that it is at this end's memory and never lets go: one that is stopped in the middle of a
-// copy, or one that means it. Nobody stands still for it but who takes memory back that it could reach, and
-// that once.
+// A peer that claims to access this end's memory and never stops: one that is stopped in the middle of a
+// copy, or a malicious one. Only a caller that takes back memory that the peer could reach waits for it, and
+// only once.
 #include "raw_peer.h"
 #include "traffic.h"
 
@@ -43,8 +43,8 @@ ibv_qp_state state_of(ibv_qp* qp) {
   return attributes.qp_state;
 }
 
-// A connection ends for everybody but the peer at once. Its receives, into which the peer may be copying,
-// come back when it has let go.
+// A connection ends at once for all but the peer. Its receives, into which the peer may be copying, come back
+// when the peer has cleared its hazard.
 void an_end_waits_for_nobody() {
   Held held;
   Memory memory(held.server->pd, 4096);
@@ -95,10 +95,10 @@ void segments_go_at_once() {
     CHECK(!held.peer.is_live(key));
     slab.reset();
   }
-  CHECK(state_of(held.server->qp) == IBV_QPS_RTS);  // nobody has waited, so nobody has lost patience
+  CHECK(state_of(held.server->qp) == IBV_QPS_RTS);  // no call has waited, so none has timed out
 }
 
-// Others of the domain come while somebody waits for a peer.
+// Others of the domain come while a call waits for a peer.
 void a_domain_goes_on(Held& held, const std::atomic<bool>& returned) {
   Memory memory(held.server->pd, 4096);
   Id id;
@@ -121,7 +121,8 @@ void plain_memory_is_waited_for_once() {
     return provider().dereg_mr(std::exchange(regions[number]->mr, nullptr));
   };
   held.hold(held.dead_key());
-  // By time, as for whoever may be given up after 5 s: all of it takes that long, and not 32 times as long.
+  // By time, as for a peer that may be given up after 5 s: all of it takes that long, and not 32 times as
+  // long.
   const auto begin = Clock::now();
   std::atomic<bool> returned{false};
   std::thread first([&] {

@@ -1,5 +1,5 @@
-// The lock of the data path: one holder at a time, no system call when nobody else wants it, and who waits
-// for a long copy sleeps.
+// The lock of the data path: one holder at a time, no system call if uncontended, and a thread that waits for
+// a long copy sleeps.
 #include <linux/seccomp.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -93,7 +93,7 @@ void waiters_sleep_and_wake() {
   CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-// Who posts to a queue pair on which another thread copies sleeps until it is done.
+// A thread that posts to a queue pair on which another thread copies sleeps until that is done.
 void a_post_sleeps_beside_a_copy() {
   Listener listener;
   Pair pair(listener, {}, {});

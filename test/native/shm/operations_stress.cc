@@ -154,7 +154,7 @@ void chains() {
   for (size_t i = 0; i < 4; i++) CHECK(done.client[i].wr_id == 16 * i + 15);
   CHECK(same(source, back, 3200));
 
-  // A completion that nobody polls keeps its entry.
+  // A completion that is not polled keeps its entry.
   for (uint64_t i = 0; i < 64; i++) post(client, write_to(remote(target), 0, i), {source.sge(0, 8)});
   CHECK(try_post(client, write_to(remote(target), 0, 64), {source.sge(0, 8)}) == ENOMEM);
   client.expect(0);

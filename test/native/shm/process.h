@@ -17,7 +17,7 @@ class Child {
     pid_ = fork();
     CHECK(pid_ >= 0);
     if (pid_ == 0) {
-      prctl(PR_SET_PDEATHSIG, SIGKILL);  // a test that fails leaves nobody behind
+      prctl(PR_SET_PDEATHSIG, SIGKILL);  // a test that fails leaves no process behind
       execl(kProgram, kProgram, stress::running(), role.c_str(), path.c_str(), nullptr);
       _exit(127);
     }

@@ -163,8 +163,8 @@ void limit_and_last_receive() {
   CHECK(watch.how_many(IBV_EVENT_SRQ_LIMIT_REACHED, owner.srq) == 2);
 }
 
-// Many senders, few receives, most of them waiting most of the time: nothing is lost, nobody is left
-// behind, and the messages of each stay in order.
+// Many senders, few receives, most of them waiting most of the time: nothing is lost, no sender starves, and
+// the messages of each stay in order.
 void starving(bool asleep) {
   constexpr size_t kSenders = 5;
   const uint64_t kEach = static_cast<uint64_t>(effort(1000));

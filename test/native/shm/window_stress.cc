@@ -1,4 +1,4 @@
-// Memory windows over shm: who may use them, and that nobody does after their end.
+// Memory windows over shm: which peers may use them, and that none does after their end.
 #include <fcntl.h>
 #include <sys/mman.h>
 
@@ -333,7 +333,8 @@ void invalidate_under_fire() {
   std::printf("  %d of %d ended with the connection\n", flushed, rounds);
 }
 
-// Who is stopped in the middle of a copy is not waited for without end, and one who is killed not at all.
+// A user that is stopped in the middle of a copy is not waited for without end, and one that is killed not at
+// all.
 void stopped_user(bool killed) {
   Victim victim;
   victim.child.stop();
@@ -341,10 +342,10 @@ void stopped_user(bool killed) {
   request.opcode = IBV_WR_LOCAL_INV;
   request.invalidate_rkey = victim.key;
   request.wr_id = 8;
-  // By time: only that tells whether somebody waited for the other process, which is given up after 5 s.
+  // By time: only that shows whether a call waited for the other process, which is given up after 5 s.
   const auto begin = Clock::now();
   CHECK(post_request(*victim.side.end, request) == 0);
-  CHECK(Clock::now() - begin < std::chrono::seconds(4));  // nobody waits in there
+  CHECK(Clock::now() - begin < std::chrono::seconds(4));  // no call waits in there
   if (killed) victim.child.signal(SIGKILL);
   const ibv_wc wc = victim.side.end->completion();
   CHECK(wc.wr_id == 8 && (!killed || Clock::now() - begin < std::chrono::seconds(4)));

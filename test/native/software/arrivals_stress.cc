@@ -1,4 +1,4 @@
-// Places before proof: the oldest of those who are still there makes room, and nobody else.
+// Places before authentication: the oldest of the remaining ones makes room, and no other.
 #include <deque>
 
 #include "../stress.h"

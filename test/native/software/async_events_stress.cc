@@ -29,7 +29,7 @@ void in_order() {
   CHECK((heard[0] == std::vector<uint64_t>{1, 2}) && (heard[1] == std::vector<uint64_t>{1, 2, 3}));
 }
 
-// Who begins to watch from within a sink hears the next event first.
+// A watcher that begins within a sink gets the next event first.
 void watch_within_a_sink() {
   AsyncEvents events;
   std::vector<uint64_t> heard;

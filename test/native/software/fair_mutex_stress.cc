@@ -19,7 +19,7 @@ void until(const FairMutex& mutex, uint32_t waiting) {
   }
 }
 
-// Who unlocks and locks again at once comes after those who waited, and they come in order.
+// A thread that unlocks and locks again at once comes after the waiters, and these come in order.
 void in_turn() {
   for (int round = 0; round < 200; round++) {
     FairMutex mutex;

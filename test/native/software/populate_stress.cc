@@ -1,5 +1,5 @@
-// Memory that is there before anybody needs it (base/mapped_memory.h): from any address, as it was, and with
-// a word where it is not to be had. 0.1 s.
+// Memory that is populated before it is needed (base/mapped_memory.h): from any address, with unchanged
+// contents, and with an error if there is not enough. 0.1 s.
 #include <sys/mman.h>
 
 #include <cstring>

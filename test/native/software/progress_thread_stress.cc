@@ -15,7 +15,7 @@ using Clock = rdmakit::software::ProgressThread::Clock;
 class ProgressThread : public rdmakit::software::ProgressThread {
  public:
   ProgressThread() : rdmakit::software::ProgressThread("test") {}
-  // Somebody wants the thread to look again.
+  // A request to the thread to look again.
   bool woken() const {
     pollfd state{wake_fd(), POLLIN, 0};
     return poll(&state, 1, 0) == 1;
@@ -43,7 +43,7 @@ class Client : public rdmakit::software::ProgressThread::Client {
   const int name_;
 };
 
-// Who sleeps until one deadline is woken for one before it, and for no other.
+// A thread that sleeps until one deadline is woken for an earlier one, and for no other.
 void deadline_before_another() {
   ProgressThread thread;
   std::vector<int> called;

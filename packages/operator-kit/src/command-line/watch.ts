@@ -14,7 +14,7 @@ export interface StatusView<Status> {
   readonly take: () => Promise<Status>
   /** @param before what was taken `seconds` ago; undefined the first time */
   readonly format: (now: Status, before: Status | undefined, seconds: number) => string
-  /** the exit status that says how it is; of a status that is watched nobody waits for one */
+  /** the exit status that expresses the state; a watched status has none */
   readonly judge: (status: Status) => number
 }
 
@@ -25,7 +25,7 @@ export interface WatchOptions<Status> extends StatusView<Status> {
 }
 
 /**
- * Prints a status once, or again and again until SIGINT or SIGTERM: on a terminal always at the same place. As
+ * Prints a status once, or repeatedly until SIGINT or SIGTERM: on a terminal always at the same place. As
  * JSON one line each time, when it is watched.
  */
 export async function printStatus<Status>(options: WatchOptions<Status>): Promise<void> {
@@ -39,7 +39,7 @@ export async function printStatus<Status>(options: WatchOptions<Status>): Promis
   }
   const stop = new AbortController()
   for (const name of ['SIGINT', 'SIGTERM'] as const) process.once(name, () => stop.abort())
-  // Whoever read it has seen enough, e.g. head(1).
+  // The reader has seen enough, e.g. head(1).
   process.stdout.on('error', () => stop.abort())
   let before: { status: Status; at: number } | undefined
   while (!stop.signal.aborted) {

@@ -1,6 +1,6 @@
 import { type Command, Help, type Option } from 'commander'
 
-/** columns of a text that nobody sees on a terminal */
+/** columns of a text that is not shown on a terminal */
 export const PAGE_COLUMNS = 80
 /** columns that the names of options and commands may take; a longer one has a line for itself */
 const NAME_COLUMNS = 26

@@ -2,9 +2,9 @@ import { statSync } from 'node:fs'
 import { dirname } from 'node:path'
 
 /**
- * Why somebody else may put another file in the place of one in `folder`: it belongs to another user, or others may
- * write to it and it is not sticky, as /tmp is.
- * @returns a sentence with what to do; undefined when nobody may
+ * The reason why another user may replace a file in `folder`: it belongs to another user, or others may write
+ * to it and it is not sticky, as /tmp is.
+ * @returns a sentence with the remedy; undefined if no other user may
  */
 export function exposureOfFolder(folder: string): string | undefined {
   const { uid, mode } = statSync(folder)

@@ -24,7 +24,7 @@ export function readOperatorFile(path: string, what: string): ReadFile {
     throw unfit(`${what} ${path} cannot be read: ${reasonOf(failure)}`)
   }
   try {
-    // Of what was opened, not of what the path may name a moment later.
+    // Of the opened file, because the path may name another one a moment later.
     const { mode, uid, size } = fstatSync(descriptor)
     if ((mode & constants.S_IFMT) !== constants.S_IFREG) throw unfit(`${what} ${path} is not a file`)
     if (size > MAXIMUM_FILE) throw unfit(`${what} ${path} is above ${MAXIMUM_FILE} bytes`)

@@ -116,7 +116,7 @@ function makeWithParents(path: string): void {
   try {
     mkdirSync(path, { mode: 0o700 })
   } catch (failure) {
-    // Somebody else has just made it.
+    // Another process has just made it.
     if ((failure as NodeJS.ErrnoException).code !== 'EEXIST' || !statSync(path).isDirectory()) throw failure
   }
 }

@@ -4,8 +4,8 @@ import type { Writable } from 'node:stream'
 const MOST_WAITING = 65_536
 
 /**
- * Lines for whoever reads them in time. Once too many wait the next ones are lost, until all that wait are read; then a
- * line says how many.
+ * Lines for a reader that may be slow. When too many wait, later ones are lost until all waiting lines are
+ * read; then a line says how many.
  */
 export class LossyLines {
   readonly #find: () => Writable

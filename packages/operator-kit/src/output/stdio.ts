@@ -2,8 +2,8 @@ import { constants, openSync, writeSync } from 'node:fs'
 import { Writable } from 'node:stream'
 
 /**
- * Lets this process outlive whoever reads what it prints, tee(1) say: what is printed then is lost, and nothing else,
- * be it pages that other machines lend or borrow.
+ * Lets this process outlive the reader of its output, such as tee(1): only later output is lost, and nothing
+ * else, in particular no pages that other machines lend or borrow.
  */
 export function ignoreBrokenPipe(): void {
   for (const stream of [process.stdout, process.stderr]) stream.on('error', () => {})
@@ -34,8 +34,8 @@ export function redirectWarnings(tell: (warning: Error) => void): void {
 const RETRY_MS = 100
 
 /**
- * A terminal by a descriptor of our own, with which no write waits (open(2), O_NONBLOCK): the one that was inherited is
- * shared with whoever else prints there, and Node.js waits for it.
+ * A terminal by a descriptor of our own, with which no write waits (open(2), O_NONBLOCK): the inherited one
+ * is shared with other programs that print there, and Node.js waits for it.
  */
 class Terminal extends Writable {
   readonly isTTY = true

@@ -31,7 +31,7 @@ export class ControlSocket {
    * @throws InvalidInputError when the folder is somebody else's
    */
   static async open(program: string, routes: ControlRoutes): Promise<ControlSocket> {
-    // What is there was left by one that has ended.
+    // An ended process has left the existing one.
     const path = await ownPath(openRuntimeDirectory(), program)
     const server = createServer({ requestTimeout: CALL_TIMEOUT_MS }, (message, reply) => {
       answer(routes, message, reply).catch((failure: Error) => refuse(reply, failure))
@@ -72,7 +72,7 @@ async function isServed(path: string): Promise<boolean> {
     await once(socket, 'connect')
     return true
   } catch (failure) {
-    // Of any other reason somebody is the cause: a full backlog, say.
+    // Any other reason means that a process is there: a full backlog, for example.
     return !['ECONNREFUSED', 'ENOENT'].includes((failure as NodeJS.ErrnoException).code ?? '')
   } finally {
     socket.destroy()

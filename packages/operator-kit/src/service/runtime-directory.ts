@@ -33,7 +33,7 @@ export function checkRuntimeDirectory(): void {
   if (process.env.RDMAKIT_RUN) openRuntimeDirectory()
 }
 
-/** Whoever may write to the folder can put another socket in the place of ours, or in the next one another folder. */
+/** A user who may write to the folder can replace our socket, or the folder below. */
 export function checkDirectory(directory: string): void {
   const status = statSync(directory)
   if (!status.isDirectory())

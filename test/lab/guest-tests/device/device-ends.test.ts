@@ -9,7 +9,7 @@ import { until } from '../../base/until.js'
 /** Takes 75 s more, of the same decisions. */
 const ofUblk = process.env.RDMAKIT_TIER === 'soak' ? [{ front: 'ublk', name: 'ublkb1' }] : []
 
-// How a device ends that somebody uses, that another one has taken the place of, or that nobody can serve any more.
+// The end of a device that is in use, that another one has replaced, or that no process can serve any more.
 describe.each([{ front: 'nbd', name: 'nbd1' }, ...ofUblk])(
   'a device of nbd-client --front $front',
   ({ front, name }) => {
@@ -39,7 +39,7 @@ describe.each([{ front: 'nbd', name: 'nbd1' }, ...ofUblk])(
       )
     const says = (running: RunningProcess, words: RegExp) =>
       until(`it says ${words}`, 60_000, async () => words.test(running.stderr))
-    /** In the place of whoever else ends a device: by its number. */
+    /** Ends a device by its number, like another program. */
     const endByNumber = () => {
       const addon = './packages/nbd-client/build/Release/nbd_client.node'
       return shell.run([

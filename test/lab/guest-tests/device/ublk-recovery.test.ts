@@ -145,7 +145,7 @@ describe('nbd-client attach --front ublk', () => {
     expect(stderr).toContain(
       `${device} is in use: when it no longer is, "nbd-client detach ${device}" removes the rest of it`,
     )
-    // Nobody waits for it meanwhile.
+    // The waiting call does not delay it.
     const other = await shell.exec([...client, 'detach', device])
     expect(other.stderr).toContain(`${device} is in use`)
     await kill(holder)

@@ -14,7 +14,7 @@ describe('a link that takes no packets', () => {
   let context: Context
 
   beforeAll(async () => {
-    // Nobody has this address, and nobody is asked who has.
+    // No host has this address, and the kernel sends no request for it.
     await shell.run('ip neigh replace 10.77.0.9 lladdr 52:54:00:00:77:99 dev veth nud permanent')
     context = await openDevice('rxe0')
   })

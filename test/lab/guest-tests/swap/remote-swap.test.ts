@@ -34,7 +34,7 @@ describe('remote swap over rxe', () => {
 
   // The second time finds pages that were discarded and written again.
   test.each([1, 2])(`${mebibytes} MiB under half as much memory come back right, time %i`, async (time) => {
-    // What it takes by itself, heartbeats most of all: as much a second as this machine makes of it.
+    // Its idle use, mostly heartbeats: this machine's value per second.
     const idle = await cpuTimeOf(shell, serverProgram)
     await delay(IDLE_SECONDS * 1000)
     const before = await cpuTimeOf(shell, serverProgram)

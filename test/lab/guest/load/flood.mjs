@@ -1,5 +1,5 @@
-// Datagrams for a port of ADDRESS where nobody listens, 2,000 a second until it is ended: what a host that swaps over TCP has to
-// receive beside its pages.
+// Sends datagrams to a port of ADDRESS at which no process listens, 2,000 a second until it is ended: a host
+// that swaps over TCP has to receive them beside its pages.
 //
 //   node flood.mjs ADDRESS
 import { createSocket } from 'node:dgram'

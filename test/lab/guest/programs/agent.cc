@@ -56,7 +56,7 @@ void writeAll(int fd, const char* bytes, std::size_t size) {
   while (size > 0) {
     const ssize_t n = write(fd, bytes, size);
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) powerOff();  // Without a host there is nobody left to serve.
+    if (n <= 0) powerOff();  // Without a host there is no one left to serve.
     bytes += n;
     size -= static_cast<std::size_t>(n);
   }

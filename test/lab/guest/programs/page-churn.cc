@@ -66,7 +66,7 @@ class Churn {
       : pages_(bytes / kPage),
         words_(static_cast<uint64_t*>(allocate(bytes))),
         versions_(static_cast<uint32_t*>(allocate(pages_ * sizeof(uint32_t)))) {
-    // What judges the pages must not be swapped itself.
+    // The program that checks the pages must not be swapped itself.
     if (mlock(versions_, pages_ * sizeof(uint32_t)) != 0) std::perror("page-churn: mlock");
   }
 

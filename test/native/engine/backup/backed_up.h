@@ -13,10 +13,10 @@
 namespace fixture {
 
 inline std::atomic<bool> file_stands{false};
-// Of the next write of several pages the file takes so many bytes; 0: all.
+// The number of bytes that the file takes of the next write of several pages; 0: all.
 inline std::atomic<size_t> file_takes{0};
 
-// What is written while one exists finds no room in a small queue, however fast the file is.
+// While one exists, pages written find no room in a small queue, however fast the file is.
 class StandingFile {
  public:
   StandingFile() { file_stands = true; }

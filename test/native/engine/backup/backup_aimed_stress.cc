@@ -74,7 +74,7 @@ void stops_short() {
   CHECK(volume.engine->close(kCloseTime) == 0);
 }
 
-// What a map says of one file is not so of another one, which is not empty either.
+// A map's statements about one file are not true of another one, which is not empty either.
 void another_file() {
   const Path one("one");
   const Path other("other");
@@ -170,8 +170,8 @@ void passed_over_a_claim() {
   CHECK(catch_up.pages().get() == 1 && !catch_up.busy());
 }
 
-// What is asked of the file just before its thread says that it sleeps is served. Other ports make the time
-// long that it takes from the look at one until then.
+// A request to the file just before its thread announces its sleep is served. Other ports prolong the time
+// between its check of one and that announcement.
 void asked_before_it_sleeps() {
   struct Listener final : BackupListener {
     void backup_over(uint16_t, bool succeeded) override {

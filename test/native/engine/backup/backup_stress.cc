@@ -223,8 +223,8 @@ void next_process() {
   }
 }
 
-// 10. Checksums: what is wrong at the servers is right in the file and the other way round, and what is wrong
-// in the file, when nobody else has the page, is lost.
+// 10. Checksums: a page that is wrong at the servers is right in the file and the other way round, and a page
+//     that is wrong in the file and that no server has is lost.
 void checked() {
   const Path file("checked");
   TestVolume volume(backed_up(file, Acknowledge::backup, kPlain));

@@ -16,7 +16,7 @@ bool same_slot(TestVolume& volume, uint64_t page, uint32_t one, uint32_t other) 
   return std::memcmp(slots[0], slots[1], length == kRaw ? 4096 : length) == 0;
 }
 
-// What is compressible, what is not, and both, in long and in short requests; zeros; parts of pages.
+// Compressible and incompressible data, and both, in long and in short requests; zeros; parts of pages.
 void round_trip(Behaviour behaviour, uint32_t replicas) {
   Shape shape = compressed(replicas);
   shape.behaviour = behaviour;
@@ -58,7 +58,7 @@ void round_trip(Behaviour behaviour, uint32_t replicas) {
   CHECK(sum(volume, &LaneStatistics::pages_wrong) == 0 && volume.count(Event::Type::page_lost) == 0);
 }
 
-// Wrong bytes of a packed page are found, whether they unpack or not; those behind it are nobody's.
+// Wrong bytes of a packed page are found, whether they unpack or not; those behind it do not count.
 void repaired() {
   TestVolume volume(compressed(2));
   Client client(volume.attach(0));
@@ -86,7 +86,7 @@ void repaired() {
   all_right(client, data);
 }
 
-// What a server sends is no LZ4, or is, but of something else, or has any length: EIO, and nothing is written
+// A server's data are no LZ4, or are, but of something else, or have any length: EIO, and nothing is written
 // beyond.
 void hostile() {
   Shape shape = compressed(1);
@@ -215,7 +215,7 @@ void failed(uint64_t old_kind, uint64_t new_kind) {
   CHECK(volume.count(Event::Type::page_lost) == 0);
 }
 
-// What unpacks to less than a page is none, also where no checksum says so: their file was lost.
+// Data that unpack to less than a page are invalid, even if no checksum shows it: their file was lost.
 void too_short() {
   TestVolume volume(compressed(1));
   Client client(volume.attach(0));
@@ -234,7 +234,7 @@ void too_short() {
   CHECK(volume.wait_for(Event::Type::page_lost).page == 0);
 }
 
-// What a damaged file of lengths says leads nobody beyond a page.
+// A damaged file of lengths leads to no access beyond a page.
 void too_long() {
   TestVolume volume(compressed(1));
   Client client(volume.attach(0));

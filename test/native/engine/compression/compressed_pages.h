@@ -63,7 +63,7 @@ inline void all_right(Client& client, const std::vector<uint8_t>& data) {
   }
 }
 
-// A file's name that nobody else has; the file goes with it.
+// A unique file name; the file is removed with it.
 class File {
  public:
   explicit File(const char* what) : name_("/var/tmp/nbd_compress." + std::to_string(getpid()) + "." + what) {}

@@ -51,7 +51,7 @@ void repaired() {
   CHECK(client.read(0, got.data(), 4096) == 0 && got[17] == data[17]);
 }
 
-// 2. Wrong everywhere: EIO, said once, until it is written anew. Its neighbours are not concerned.
+// 2. Wrong everywhere: EIO, reported once, until it is rewritten. Its neighbours are not affected.
 void lost(uint32_t replicas) {
   Shape shape = two_replicas();
   shape.replicas = replicas;
@@ -72,7 +72,7 @@ void lost(uint32_t replicas) {
   CHECK(client.read(0, got.data(), 1 << 20) == 0 && got == data);
 }
 
-// 3. Switched off, nobody looks.
+// 3. Switched off: no check.
 void off() {
   Shape shape = two_replicas();
   shape.options.volume.checksums = false;

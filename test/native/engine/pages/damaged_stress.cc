@@ -16,7 +16,7 @@ void overwrite(const std::string& path, uint64_t offset, uint64_t value) {
   close(fd);
 }
 
-// Claimed and written pages behind the last one are nobody's.
+// Claimed and written pages behind the last one do not count.
 void pages_beyond_the_end() {
   const std::string path = fresh_path("/dev/shm/nbd_damaged");
   constexpr uint64_t kPages = 40;

@@ -110,7 +110,7 @@ void said() {
   CHECK(symlink(path.c_str(), (folder / "link").c_str()) == 0);
   CHECK(backup(folder / "link").why.ends_with("is a symbolic link; name the file that it leads to"));
   CHECK(map(folder / "link").why.ends_with("remove the link"));
-  // Who can write to its folder can put another file in its place.
+  // A user who can write to its folder can replace it.
   CHECK(chmod(path.c_str(), 0600) == 0 && backup(path).error == 0);
   CHECK(chmod(folder.path().c_str(), 0777) == 0 && backup(path).error == EPERM);
   CHECK(backup(path).why.ends_with("run chmod go-w " + folder.path()));

@@ -119,14 +119,14 @@ void none_left() {
   CHECK(slabs.exhausted() && write(client, kSlab, 2) == ENOSPC);
   CHECK(spare(volume, 1) == 0 && write(client, kSlab, 2) == 0);
 
-  // A place at a server that has failed is nobody's.
+  // A place at a server that has failed is unusable.
   CHECK(spare(volume, 2) == 0 && spare(volume, 2 + 1) == 0);
   CHECK(volume.engine->fail_server(0, "test") == 0);
   CHECK(write(client, 5 * kSlab, 4) == 0 && value_at(client, 5 * kSlab) == 4 && slabs.spares() == 1);
   CHECK(slabs.remove_spare(2) && !slabs.remove_spare(2) && !slabs.remove_spare(3) && slabs.spares() == 0);
 }
 
-// Who discards pages all the time, but no slab, does not put off what another one is told.
+// A client that keeps discarding pages, but no slab, does not delay another one's error.
 void in_vain() {
   TestVolume volume(thin(2));
   Volume& slabs = volume.engine->volume();
@@ -145,7 +145,7 @@ void in_vain() {
   }
   writer.join();
   CHECK(error == ENOSPC);
-  // Somebody has looked, and now it is quiet.
+  // A scan has been made, and now it is quiet.
   std::vector<uint32_t> cleared;
   slabs.take_cleared(cleared);
   volume.engine->set_exhausted();
@@ -212,7 +212,7 @@ class Control {
     }
     vacated += going.size();
     volume_.synchronize();
-    // Nobody reads or writes it any more: TSan would see it, and who reads it later finds this.
+    // No operation reads or writes it any more: TSan would see it, and a later reader finds this.
     for (const uint32_t id : going) {
       for (const Replica& each : place(id)) std::memset(reinterpret_cast<void*>(each.address), 0xee, kSlab);
       free_.push_back(id);
@@ -234,9 +234,9 @@ const uint64_t kVacated = static_cast<uint64_t>(effort(30));
 constexpr uint32_t kWriters = 4;
 constexpr uint32_t kPagesEach = 1;
 
-// 3. Few pages in each slab, written and trimmed by writers who each know their own; slabs become empty and
-// full all the time. With fewer places than slabs, WRITEs also wait for what others give back, and may do so
-// in vain.
+// 3. Few pages in each slab, written and trimmed by writers that each know their own; slabs become empty and
+//    full all the time. With fewer places than slabs, WRITEs also wait for places that others give back, and
+//    may time out.
 void under_load(uint32_t replicas, uint32_t places, uint32_t spares, Behaviour behaviour) {
   Shape shape = thin(3, replicas);
   shape.behaviour = behaviour;

@@ -135,7 +135,7 @@ void vacated_with_a_claim() {
   CHECK(volume.engine->close(kCloseTime) == 0);
 }
 
-// What was written to a place that the slab has no more is lost, and not what the new place holds.
+// A WRITE to a place that the slab no longer has is lost, and does not get to the new place.
 void replaced_under_a_write() {
   TestVolume volume(one_slab(1));
   Volume& slabs = volume.engine->volume();
@@ -149,7 +149,7 @@ void replaced_under_a_write() {
   CHECK(volume.engine->close(kCloseTime) == 0);
 }
 
-// What completes just before the queue is armed raises no event, and the lane finds it all the same.
+// A completion just before the queue is armed raises no event, and the lane finds it all the same.
 void completed_before_armed() {
   Shape shape = one_slab(1);
   shape.behaviour = {};

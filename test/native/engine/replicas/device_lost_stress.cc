@@ -1,5 +1,5 @@
-// A device that goes away: its queue cannot be armed any more, or its channel not be read. What is under way
-// is answered, and the lane neither spins nor sleeps for ever.
+// A device that goes away: its queue cannot be armed any more, or its channel cannot be read. Outstanding
+// requests are answered, and the lane neither spins nor sleeps for ever.
 #include "../fixture/one_slab.h"
 
 namespace engine_device_lost_stress {
@@ -42,7 +42,7 @@ void cannot_be_read() {
   });
   CHECK(with.end() == EIO);
   told(with, "ibv_get_cq_event");
-  // Readable it stays; nobody looks.
+  // It stays readable, and is not polled.
   CHECK(with.write(0x33) == EIO);
   CHECK(channel.looks == before + 1);
 }

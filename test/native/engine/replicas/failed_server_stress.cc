@@ -1,5 +1,4 @@
-// What a lane knows of a server that another one has declared failed, before it looks at the list of
-// failures.
+// A lane's knowledge of a server that another one has declared failed, before it reads the list of failures.
 #include "../fixture/bare_queue.h"
 
 namespace engine_failed_server_stress {
@@ -28,7 +27,7 @@ void is_told_before_the_answer() {
   CHECK(with.volume.failed_in_order() == std::vector<uint32_t>{1});
 }
 
-// What it completes after that is not what a WRITE is answered for.
+// Later completions of that server do not count for the answer of a WRITE.
 void does_not_count() {
   using Told = BareQueue::Told;
   BareQueue with(1, 1);

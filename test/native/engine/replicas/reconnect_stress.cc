@@ -173,7 +173,7 @@ void flapping(uint32_t servers, uint32_t replicas, Behaviour behaviour) {
         // Those that hang are noticed after the operation timeout.
         usleep(static_cast<useconds_t>(random() % 2 == 0 ? random() % 3'000 : random() % 100'000));
         control.settle();
-        // Those that nobody has noticed.
+        // Those whose failure was not noticed.
         for (auto& server : volume.servers) server->set_mode(Server::Mode::healthy);
       }
       while (!over) {
@@ -240,7 +240,7 @@ void index_in_use() {
   CHECK(engine.close(kCloseTime) == 0);
 }
 
-// What is under way to a server that has failed keeps its index, for as long as the device has it.
+// Operations outstanding to a failed server keep its index, for as long as the device has them.
 void index_under_way() {
   Shape shape = of(1, 1, kPlain);
   shape.options.operation_timeout_ns = kNever;

@@ -110,7 +110,7 @@ void refill_under_load(uint64_t test, Behaviour behaviour, Acknowledge acknowled
       }
       repaired = true;
     });
-    // What is acknowledged by one server alone may be lost with it; wrong it may not be.
+    // Pages acknowledged by only one server may be lost with it; they may not be wrong.
     const bool lossy = acknowledge == Acknowledge::one;
     while (!repaired) workers.run(kOperationsOfAWorker, lossy, 100'000);
     control.join();
