@@ -94,7 +94,7 @@ export interface NativePoller {
   returnCredit(connection: number): void
   /** Breaks the connection; a `detached` event is its last. */
   detach(connection: number): void
-  /** Lets go of a connection's verbs objects, after its `detached` event. */
+  /** Releases a connection's verbs objects, after its `detached` event. */
   release(connection: number): void
   /** Whether the thread's doorbell keeps the event loop alive. */
   setRef(on: boolean): void

@@ -254,7 +254,7 @@ bool Backup::serve_writes() {
     if (working())
       error = timed([&] { return whole(first) ? write_run(first, end - first) : patch(batch_[first]); });
     if (error != 0 && working()) fail_with("write", error);
-    // A failed backup keeps nothing more, and what it did not get is marked.
+    // A failed backup stores nothing more, and the pages that it did not get are marked.
     for (size_t i = first; i < end; i++) {
       map_.finish(batch_[i].item.page, error == 0);
       batch_[i].port->finish(batch_[i].item, error == 0);

@@ -1,5 +1,5 @@
 // The local backup of a volume: a file beside the servers, with one thread that makes its system calls.
-// docs/page-service/backup.md says what it promises.
+// Its guarantees: docs/page-service/backup.md.
 //
 //   lanes -- BackupPort (SPSC rings, buffers) --> thread -- pread, pwritev --> BackupFile
 //            BackupMap: what the file has, changed by both with atomic operations
@@ -55,8 +55,8 @@ class Backup {
   void stamp(uint64_t random);
   // One for each lane, and one for the refill lane. nullptr: no memory.
   BackupPort* open_port();
-  // After the lanes have ended: brings to the file what is queued, until `deadline`. False: its thread did
-  // not end, and the object must not be destroyed.
+  // After the lanes have ended: writes queued pages to the file, until `deadline`. False: its thread did not
+  // end, and the object must not be destroyed.
   bool stop(uint64_t deadline);
   // After stop(): another process may have the file and the map.
   void unlock_files() {
@@ -136,7 +136,7 @@ class Backup {
   uint8_t* bounce_ = nullptr;
   uint32_t turn_ = 0;  // port to take from first
 
-  std::atomic<uint64_t> stop_at_{0};  // 0: go on
+  std::atomic<uint64_t> stop_at_{0};  // 0: continue
   std::mutex lifecycle_;
   std::condition_variable changed_;
   bool ended_ = false;

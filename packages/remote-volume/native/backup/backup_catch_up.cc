@@ -69,8 +69,8 @@ bool BackupCatchUp::find_stale(uint64_t& page) {
   const uint64_t pages = volume_.size() / kPage;
   const uint64_t words = (pages + BackupMap::kPerWord - 1) / BackupMap::kPerWord;
   for (const uint64_t end = std::min(words, word_ + kWordsOfAStep); word_ < end; word_++) {
-    // A WRITE holds them: they are looked at when it has ended. First, so that what is settled just now
-    // is seen by the next look.
+    // A WRITE holds them: they are checked when it has ended. This comes first, so that the next look sees
+    // pages that are being settled now.
     again_ |= map_.missing(word_, volume_.pages(), PageState::claimed) != 0;
     const uint64_t stale = map_.stale(word_, volume_.pages());
     // An older version of them is on its way; they are stale when that has arrived.

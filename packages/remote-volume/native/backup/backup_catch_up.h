@@ -1,5 +1,5 @@
-// Brings to the backup the pages that it had no room for when they were written: on the refill lane, beside
-// refills, while the lanes go on.
+// Copies to the backup the pages for which it had no room when they were written: on the refill lane, beside
+// refills, while the lanes continue.
 //
 //   claim up to 16 written, stale pages -> READ from a live replica, and check -> put into the backup's
 //   queue -> end the claim
@@ -19,7 +19,7 @@ namespace rdmakit::volume {
 
 class BackupCatchUp {
  public:
-  // bytes_per_second 0: as fast as it goes. rdma.backup() is there.
+  // bytes_per_second 0: without a limit. rdma.backup() must exist.
   BackupCatchUp(Volume& volume, const Arena& arena, RdmaQueue& rdma, uint64_t bytes_per_second,
                 LaneStatistics& statistics, OperationListener& listener);
 

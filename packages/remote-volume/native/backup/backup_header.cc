@@ -15,7 +15,7 @@ struct BackupHeader {
   uint64_t magic;
   uint64_t pages;
   BackupStamp stamp;
-  uint32_t checksum;  // of what is before
+  uint32_t checksum;  // of the bytes before
 };
 
 constexpr size_t kChecked = offsetof(BackupHeader, checksum);

@@ -73,7 +73,7 @@ class BackupMap {
   // The claimant's. `queue` only for a page that is neither queued nor queued_stale.
   void queue(uint64_t page);
   void mark(uint64_t page);
-  // The backup thread's: what was queued is in the file, or could not be brought there.
+  // Called by the backup thread: a queued page is in the file, or could not be written.
   void finish(uint64_t page, bool kept);
 
   // For the pages of a word (32 from word * 32 on): the low bit of each pair that is `written` in the page

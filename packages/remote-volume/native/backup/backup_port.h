@@ -87,14 +87,14 @@ class BackupPort {
   void begin(const Operation& operation);
   // Before the WRITE is posted anywhere.
   void offer(const Operation& operation);
-  // After offer(): the outcome hangs on what was queued of it. False: nothing was.
+  // After offer(): the outcome depends on its queued pages. False: there were none.
   bool keep_offered(const Operation& operation);
   // No other copy has the WRITE. `now`: the file has it already. `no`: the file cannot have it.
   Kept keep(const Operation& operation);
   void read(const Operation& operation);
   // READs, and WRITEs that are kept.
   uint32_t outstanding() const { return outstanding_; }
-  // Tells of what is over, puts into the queue what had to wait. How much moved.
+  // Reports finished operations, and queues pages that had to wait. Returns how many moved.
   int poll(BackupListener& listener, const Operation* operations);
   // Wakes the backup's thread if there is something for it.
   void flush();

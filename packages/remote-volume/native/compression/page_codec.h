@@ -36,14 +36,15 @@ class PageCodec {
   void note(Operation& write, uint16_t packed);
   // The WRITE has failed, and its pages are what they were before: under its claim.
   void forget(const Operation& write);
-  // After it was chained, before it is posted, and before the next fold(): its memory becomes what is sent.
+  // After the operation was chained, before it is posted, and before the next fold(): its memory gets the
+  // bytes to send.
   void pack(const Operation& write);
-  // A READ that is over: its memory becomes pages. False: they are not what was written, and are looked at
+  // For a READ that is over: its memory becomes pages. False: they are not the written ones, and are checked
   // under their claim.
   bool unpack(Operation& read);
   // The page of `packed` bytes at `memory`. False: they are no LZ4, and it holds anything now.
   bool unpack(uint8_t* memory, uint16_t packed);
-  // Whether the slots hold what was written, under the claim of their pages. They stay as they are.
+  // Whether a slot holds the written page, under the claim of its page. The slot does not change.
   bool right_slot(uint64_t page, const uint8_t* slot);
   bool right_slots(const Operation& read);
   // Under the claim: slots become pages.

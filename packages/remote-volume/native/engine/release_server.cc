@@ -6,8 +6,8 @@
 //     synchronize() <── the epoch is acknowledged ── no operation of it is left, no queue pair either
 //     release_server(): the failure is forgotten, and then another server may have the index
 //
-// So no lane ever takes what is left of the old server for the new one: a keeper, a completion, a failure
-// that is told late. Nothing can come to name the old one meanwhile, for it has failed.
+// So no lane ever takes a remainder of the old server for the new one: a keeper, a completion, a late report
+// of a failure. Nothing new can name the old one meanwhile, because it has failed.
 #include <cerrno>
 
 #include "engine/volume_engine.h"

@@ -1,4 +1,4 @@
-// Servers and what is at them: who is connected, who has failed, refills, spare places, epochs.
+// Servers and their state: connections, failures, refills, spare places, epochs.
 #include <cerrno>
 
 #include "engine/volume_engine.h"

@@ -83,7 +83,7 @@ class VolumeEngine {
   int release_server(uint32_t server, std::string& why);
   // How fast all lanes together may use a server, per second; 0: no limit. See RateLimiter.
   int set_limits(uint32_t server, uint64_t bytes, uint64_t operations);
-  // See Volume::add_spare; lanes that wait for one go on.
+  // See Volume::add_spare; lanes that wait for a place continue.
   int add_spare(uint32_t id, std::span<const Replica> replicas);
   // No memory is left at the servers: what waits for a spare place fails, until there is one.
   void set_exhausted();
@@ -96,10 +96,10 @@ class VolumeEngine {
   uint64_t synchronize();
   // See Lane::pin.
   int pin_lane(uint32_t lane, const std::vector<uint32_t>& processors);
-  // The lane finishes what it has begun and gives its client away: event lane_yielded. One that cannot be
-  // given away rests with its lane from then on. EAGAIN: call again.
+  // The lane finishes the requests that it has begun and gives its client away: event lane_yielded. A client
+  // that cannot be given away rests with its lane from then on. EAGAIN: call again.
   int yield_lane(uint32_t lane);
-  // A lane that rests, or has not yielded yet, goes on. EAGAIN: call again.
+  // A lane that rests, or has not yielded yet, continues. EAGAIN: call again.
   int resume_lane(uint32_t lane);
   // Blocks; a second caller waits for the first. ETIMEDOUT: a lane did not end, or its device kept work
   // requests; see Closer.

@@ -41,8 +41,8 @@ class InProcessQueue {
     ring();
     return true;
   }
-  // Blocks. False: the lane has ended, and what is under way is never answered. Its memory is in use until
-  // the engine is closed.
+  // Blocks. False: the lane has ended, and outstanding requests are never answered. Their memory is in use
+  // until the engine is closed.
   bool await(Answer& answer) {
     for (;;) {
       const uint32_t seen = answered_.load(std::memory_order_acquire);
@@ -55,8 +55,8 @@ class InProcessQueue {
     }
   }
   uint32_t under_way() const { return under_way_.load(std::memory_order_relaxed); }
-  // The lane is for another. What is under way is never answered, and its memory in use until the engine is
-  // closed. Any thread.
+  // Frees the lane for another client. Outstanding requests are never answered, and their memory is in use
+  // until the engine is closed. Any thread.
   void leave() {
     left_.store(true, std::memory_order_release);
     ring();

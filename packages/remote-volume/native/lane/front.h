@@ -21,7 +21,7 @@ concept Front = requires(F front, const F constant, typename F::Client client, u
                          const char* reason) {
   // Client: what one is given to serve. Only when the executor is idle; opens it.
   front.open(std::move(client));
-  // Ends now, without answers to what is under way.
+  // Ends now, without answers to outstanding requests.
   front.drop(reason);
   { constant.is_open() } -> std::same_as<bool>;
   { constant.reason() } -> std::convertible_to<const char*>;
@@ -42,7 +42,7 @@ concept Front = requires(F front, const F constant, typename F::Client client, u
 
   // ---- hot path; true: something moved ----
   { front.receive() } -> std::same_as<bool>;
-  // Requests that have come are begun.
+  // Begins the requests that have arrived.
   { front.take(now) } -> std::same_as<bool>;
   // The slot whose data are being sent in parts, or kNone.
   { constant.sending() } -> std::same_as<uint16_t>;
@@ -50,7 +50,7 @@ concept Front = requires(F front, const F constant, typename F::Client client, u
   { constant.may_read_ahead() } -> std::same_as<bool>;
   // The end of what its client may take time for; drops it if that is over.
   front.end_turn(now);
-  // Sends answers, and drops what is over.
+  // Sends answers, and drops those that are sent.
   { front.send(now) } -> std::same_as<bool>;
 
   // There is more to receive, as far as it knows.

@@ -72,27 +72,28 @@ class Lane : protected OperationListener {
   void give_up();
   // EAGAIN: the mailbox is full.
   int connect(uint32_t server, const QpRef& qp, const MrRef& mr);
-  // The lane lets go of the queue pair to a server that has failed, before it acknowledges the next epoch.
-  // Then take_back() follows. EAGAIN: the mailbox is full.
+  // The lane releases the queue pair to a server that has failed, before it acknowledges the next epoch. Then
+  // take_back() follows. EAGAIN: the mailbox is full.
   int disconnect(uint32_t server);
   // Objects that the lane has released are destroyed here, not on the lane's thread.
   void take_back();
   // The refill lane's only. EAGAIN: the mailbox is full.
   int refill(uint32_t slab, uint32_t server);
-  // The client goes on in another process: the lane begins no further request, answers what it has, and gives
-  // the client away (event lane_yielded); see Front::part. EAGAIN: the mailbox is full.
+  // The client continues in another process: the lane begins no further request, answers those it has, and
+  // gives the client away (event lane_yielded); see Front::part. EAGAIN: the mailbox is full.
   int yield();
-  // Goes on with a connection that could not be given away, or has not been yet: then lane_yielded comes now,
-  // without a socket. EAGAIN as yield().
+  // Continues with a connection that could not be given away, or has not been yet: then lane_yielded comes
+  // now, without a socket. EAGAIN as yield().
   int resume();
   // Lets the thread run on these processors only. EINVAL: it may run on none of them.
   int pin(const std::vector<uint32_t>& processors);
   void wake();
-  // Answer what is there until `deadline` (ns), then end the connection and flush the queue pairs.
+  // Answers the existing requests until `deadline` (ns), then ends the connection and flushes the queue
+  // pairs.
   void stop(uint64_t deadline);
   // False: the thread did not end by `deadline`; the lane must not be destroyed.
   bool join(uint64_t deadline);
-  // After join(): lets go of the verbs objects; the statistics stay.
+  // After join(): releases the verbs objects; the statistics stay.
   void drop_resources();
 
   State state() const { return state_.load(std::memory_order_acquire); }
@@ -158,7 +159,7 @@ class Lane : protected OperationListener {
   bool device_lost_ = false;  // its channel tells nothing any more
 
   std::atomic<State> state_{State::idle};
-  std::atomic<uint64_t> stop_at_{0};  // 0: go on
+  std::atomic<uint64_t> stop_at_{0};  // 0: continue
   std::atomic<uint64_t> acknowledged_epoch_{0};
   SpscRing<Command, 64> commands_;
   SpscRing<Event, 256> events_;

@@ -20,7 +20,8 @@ inline void relax() {
 template <typename Work>
 void WorkingLane<Work>::loop() {
   for (;;) {
-    // The epoch before the commands: what was commanded before it was raised is done when it is acknowledged.
+    // Read the epoch before the commands: commands from before it was raised are done when it is
+    // acknowledged.
     const uint64_t epoch = volume_.epoch();
     if (!commands_.empty()) take_commands();
     if (rdma_.enter(epoch) && epoch != acknowledged_epoch_.load(std::memory_order_relaxed))
@@ -167,7 +168,7 @@ void WorkingLane<Work>::hand_over() {
   }
 }
 
-// True once: one more turn of the loop before anything ends, so that what has arrived is answered.
+// True once: one more turn of the loop before anything ends, so that arrived requests are answered.
 template <typename Work>
 bool WorkingLane<Work>::announce_stop() {
   if (announced_stop_) return false;

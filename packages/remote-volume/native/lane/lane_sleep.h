@@ -53,9 +53,9 @@ bool WorkingLane<Work>::may_block(uint64_t timeout) const {
   return false;
 }
 
-// Nothing is left behind that would cost who sends to an awake lane (an epoll set would have itself told of
-// each request), nor has to be told when what it waits for changes. Without `requests` the client is not
-// heard. False: nothing came in time.
+// The sleep leaves no state that would cost a sender to an awake lane (an epoll set would be notified of each
+// request), and none to update when the awaited events change. Without `requests` the client cannot wake the
+// lane. False: nothing came in time.
 template <typename Work>
 bool WorkingLane<Work>::wait(bool requests, uint64_t timeout) {
   const bool hears = requests && is_open();
@@ -102,7 +102,7 @@ uint64_t WorkingLane<Work>::timeout(uint64_t now) const {
   if (rdma_.outstanding_backup() > 0) consider(now + kSecond);
   consider(stop_at_.load(std::memory_order_relaxed));
   if (next == kForever) return kForever;
-  // Whole milliseconds, so that what has a rate comes in bunches.
+  // Whole milliseconds, so that rate-limited work runs in batches.
   return next <= now ? 0 : ((next - now) / kMillisecond + 1) * kMillisecond;
 }
 

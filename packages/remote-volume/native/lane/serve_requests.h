@@ -31,7 +31,7 @@ class ServeRequests {
   void check_rest() const { requests_.check_rest(); }
 
   void announce_end() { front_.refuse_new(); }
-  // When the lane is to end; `told`: its client has had time to hear of it. True: it may.
+  // For a lane that shall end; `told`: its client has had time to notice. True: it may end.
   bool may_end(bool told, bool overdue) {
     if (is_open() && ((quiet() && (told || !front_.outlasts_lane())) || overdue))
       front_.drop("engine closed");
@@ -45,7 +45,7 @@ class ServeRequests {
     moved |= requests_.resume(now);
     moved |= front_.take(now);
     moved |= requests_.start_reads(front_.sending());
-    // After the answers that are there: they are what the client waits for.
+    // After the existing answers: the client waits for those.
     if (requests_.answered().empty() && front_.may_read_ahead()) requests_.read_ahead();
     front_.end_turn(now);
     return moved;

@@ -35,7 +35,7 @@ class PageLengths {
   void set(uint64_t first, uint64_t count, uint16_t length) {
     if (!kept()) return;
     for (uint64_t i = 0; i < count; i++) {
-      // Most often it is what it was, and other lanes keep the line.
+      // Usually it is unchanged, and then other lanes keep the cache line.
       if (table_.get(first + i) != length) table_.set(first + i, length);
     }
   }

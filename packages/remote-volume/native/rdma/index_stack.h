@@ -1,4 +1,4 @@
-// A free list of small indexes. Last in, first out: what was used last is still in the cache.
+// A free list of small indexes. Last in, first out: the last one used is still in the cache.
 #pragma once
 
 #include <array>

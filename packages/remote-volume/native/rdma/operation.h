@@ -70,7 +70,7 @@ struct Operation {
   // Replicas that have it; which of them count, the slab's record says when it is decided.
   uint8_t keepers = 0;
   std::array<Keeper, kMaxReplicas> keeper{};
-  bool acknowledged = false;  // the listener was told so before all was decided
+  bool acknowledged = false;  // the listener was called before all was decided
 
   uint32_t wire_length() const { return packed != 0 ? packed : length; }
   bool reads() const { return kind == Kind::read || kind == Kind::inspect || kind == Kind::ahead; }

@@ -86,8 +86,8 @@ class RdmaQueue final : private BackupListener {
   int connect(uint32_t server, QpRef&& qp, MrRef&& mr);
   // Reason: a static or short-lived text, passed on to the listener. Idempotent.
   void fail(uint32_t server, const char* reason);
-  // The server has failed, and its index is to be another's: the lane lets go of its queue pair when nothing
-  // of it is outstanding any more. Until then no epoch is acknowledged.
+  // The server has failed, and another one shall get its index: the lane releases its queue pair when none of
+  // its operations is outstanding. Until then no epoch is acknowledged.
   void disconnect(uint32_t server);
   // Returns the objects of a server that the lane has released: true for each. The lane's thread must not
   // destroy them.
@@ -220,7 +220,7 @@ class RdmaQueue final : private BackupListener {
   std::vector<Link> links_;
   std::vector<uint16_t> known_;  // servers connected, for the slow paths; reserved up front
   uint32_t failures_seen_ = 0;
-  uint32_t leaving_ = 0;                    // links that are to be let go of
+  uint32_t leaving_ = 0;                    // links to be released
   std::vector<Operation> operations_;       // kOperations
   std::vector<WorkRequest> work_requests_;  // as many, then kCopies, then kFences
   IndexStack<kOperations> free_;

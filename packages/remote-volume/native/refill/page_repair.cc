@@ -93,7 +93,7 @@ bool PageRepair::claim() {
   return true;
 }
 
-// The place is looked at each time: what it was before may be given back by now.
+// The place is read each time: the earlier one may have been given back by now.
 bool PageRepair::inspect(uint64_t now) {
   const SlabPlace place = volume_.place(page_ * kPage);
   const auto seen = [this](uint16_t server) {
@@ -120,7 +120,7 @@ bool PageRepair::inspect(uint64_t now) {
   return inspect_backup();
 }
 
-// Under the claim the file gets nothing new of the page: what is queued of it now comes, and that is all.
+// Under the claim the file gets no new version of the page: only the queued ones still arrive.
 bool PageRepair::inspect_backup() {
   if (!from_backup_ && rdma_.backed_up()) {
     const BackupState state = rdma_.backup()->map().get(page_);

@@ -94,7 +94,7 @@ class PageRepair {
   uint32_t inspected_count_ = 0;
   uint32_t wrong_count_ = 0;
   uint32_t repairs_ = 0;
-  bool from_backup_ = false;   // what is inspected is the backup's copy, the last there is,
+  bool from_backup_ = false;   // the inspected copy is the backup's, the last one,
   bool backup_wrong_ = false;  // and it is wrong too
 };
 

@@ -1,10 +1,10 @@
-// Fills one replica of a slab from a live one while the lanes go on, no faster than it may.
+// Fills one replica of a slab from a live one while the lanes continue, within the rate limit.
 //
 //   claim up to 16 written pages -> READ from a live replica (or the backup, when none is left) -> WRITE to
 //   the filling one -> end the claim
 //
-// Pages never written are skipped; a claimed page is waited for. Why the result is right: see Volume::place
-// and docs/page-service.md.
+// Pages never written are skipped; a claimed page is waited for. Volume::place and docs/page-service.md
+// explain why the result is right.
 #pragma once
 
 #include <cstdint>
@@ -58,7 +58,7 @@ class Refill {
   bool ended(Outcome& outcome);
 
   bool waits_for_page() const { return waits_for_page_ || repair_.waits_for_page(); }
-  // When the rate lets it go on; 0: it is not the rate that holds it up.
+  // When the rate limit lets it continue; 0: it does not wait for the rate limit.
   uint64_t next_step() const { return waits_for_rate_ ? allowed_at_ : 0; }
   const RefillStatistics& statistics() const { return statistics_; }
 

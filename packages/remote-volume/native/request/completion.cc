@@ -43,7 +43,7 @@ void RequestExecutor::operation_decided(Operation& operation, bool succeeded, ui
                        : operation.acknowledged ? PageState::lost
                                                 : operation.claimed_from;
   operation.again = !succeeded && may_start_anew(operation);
-  // Whatever came of it is not what was noted.
+  // The result, whatever it is, differs from the recorded one.
   if (!succeeded) rdma_.codec().forget(operation);
   if (!volume_.settle(operation.first_page(), operation.page_count(), operation.generation, to))
     succeeded = false;
@@ -71,7 +71,7 @@ void RequestExecutor::operation_over(Operation& operation) {
   }
 }
 
-// READs that waited for what was read ahead.
+// READs that waited for read-ahead.
 void RequestExecutor::end_waits() {
   ahead_.end_waits([this](Operation& read, bool served) {
     if (served || !may_move(read)) {
@@ -184,7 +184,7 @@ bool RequestExecutor::move_read(Operation& operation) {
   return true;
 }
 
-// READs whose data are wrong, one after the other. Others go on meanwhile.
+// READs whose data are wrong, one after the other. Other READs continue meanwhile.
 bool RequestExecutor::repair_reads() {
   bool moved = false;
   for (;;) {

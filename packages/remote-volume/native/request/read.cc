@@ -8,9 +8,9 @@ namespace rdmakit::volume {
 
 // ---- hot path begins: no allocation, no log, no lock, no system call ----
 
-// Chunks and operations go to READs in the order in which they came, and a READ gets all its chunks at
-// once: no two of them can each hold what the other lacks. A READ that streams keeps its chunks until
-// it ends, so it can always go on.
+// Chunks and operations go to READs in order of arrival, and a READ gets all its chunks at once: so no two
+// READs can each hold a chunk that the other needs. A READ that streams keeps its chunks until it ends, so it
+// can always continue.
 bool RequestExecutor::start_reads(uint16_t sending) {
   bool moved = false;
   const bool waited = read_waits_;
@@ -86,7 +86,7 @@ inline RequestExecutor::Progress RequestExecutor::look_at_pages(const RequestSlo
   step.page = step.offset / kPage;
   step.head = step.offset % kPage;
   const uint64_t pages = (step.head + step.limit + kPage - 1) / kPage;
-  // Before the state of the page: a place that is new since then has lost what was at the old one.
+  // Read the place before the state of the page: a place that is newer has lost the contents of the old one.
   step.place = volume_.place(step.offset);
   step.state = volume_.pages().get(step.page);
   step.run = pages == 1 ? 1 : volume_.pages().run(step.page, pages, step.state);
@@ -169,7 +169,7 @@ inline RequestExecutor::Progress RequestExecutor::read_pages(uint16_t index, uin
   if (ahead == ReadAhead::Held::coming) {
     ahead_.wait(operation);
   } else if (waits) {
-    moving_.push_back(&operation);  // READs of other slabs go on
+    moving_.push_back(&operation);  // READs of other slabs continue
   } else {
     read_from(operation, source);
   }
@@ -194,7 +194,7 @@ RequestExecutor::Backed RequestExecutor::look_at_backup(const SlabPlace& place, 
   const uint64_t held = map.run(page, run, BackupState::held);
   run = held;
   if (held > 0 || map.get(page) != BackupState::stale) return held > 0 ? Backed::held : Backed::queued;
-  // Only under a claim this is sure: a WRITE may be bringing it, or a replica may have come.
+  // This is certain only under a claim: a WRITE may be bringing the page, or a replica may have come.
   if (volume_.pages().claim(page, 1, PageState::written) == 0) return Backed::queued;
   const SlabPlace now = volume_.place(page * kPage);
   const bool lost = rdma_.readable(now) == nullptr && now.generation == place.generation &&

@@ -43,7 +43,7 @@ class ReadAhead {
         depth_(static_cast<uint32_t>(std::min<uint64_t>(bytes / kOutputChunk, kWindows))) {}
 
   // ---- hot path ----
-  // A READ has come.
+  // A READ has arrived.
   void saw(uint64_t offset, uint32_t length);
   // Chains RDMA READs of what should be ahead of the READ that came last.
   void advance(uint64_t now);
@@ -93,7 +93,7 @@ class ReadAhead {
   uint32_t unawaited() const { return waits_ == 0 ? under_way_ : 0; }
 
  private:
-  // READs that follow each other, up to 64 KiB apart: swap leaves out what it still has.
+  // READs that follow each other, up to 64 KiB apart: swap leaves out pages that it still has.
   struct Stream {
     uint64_t next = 0;   // where the last one ended
     uint64_t ahead = 0;  // up to where pages were asked for
@@ -102,7 +102,7 @@ class ReadAhead {
   };
   struct Window {
     bool used = false;
-    bool failed = false;  // what is there, or will be, is of no use
+    bool failed = false;  // its data, now or later, are useless
     bool old = false;     // not for further READs
     uint64_t begin = 0;
     uint32_t length = 0;

@@ -13,8 +13,8 @@ enum class RequestKind : uint8_t {
   write_zeroes,  // as a WRITE of zeros; whole pages cost no network
   trim,          // whole pages become zeros; their edges stay as they are
   flush,         // nothing to do: no WRITE is answered before it is where it must be
-  cache,         // nothing to do: what could be brought nearer would be a copy that other lanes must hear of
-  describe,      // the front says what is there (Volume::allocation)
+  cache,         // nothing to do: a closer copy would have to be invalidated by other lanes
+  describe,      // the front reports the allocation (Volume::allocation)
 };
 
 struct Request {

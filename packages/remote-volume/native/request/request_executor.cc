@@ -158,7 +158,7 @@ void RequestExecutor::fail_request(uint16_t index, int error, uint64_t offset) {
     slot.failed_late = true;
     failed_late_.push(index);
   }
-  // Its front has said that all is well and the data are on their way: what it does now is its own affair.
+  // Its front has reported success and the data are on their way: the rest is up to the front.
   if (slot.answered && !slot.request.fragments) return;
   slot.error = error;
   slot.failed_at = offset;

@@ -1,6 +1,6 @@
-// Carries out the requests that a front takes, on a lane's memory and queue: everything that decides where a
-// page is and whether it is right. It never calls the front: what is answered waits in answered() until the
-// front comes by.
+// Executes the requests that a front takes, on a lane's memory and queue: everything that decides where a
+// page is and whether it is right. It never calls the front: answers wait in answered() until the front takes
+// them.
 //
 //   front -> begin(), write()  -> RequestSlot -> operations -> RdmaQueue
 //                                     ^                            |
@@ -41,7 +41,7 @@ class RequestExecutor {
   void open(uint16_t taken, bool brings_memory);
   // The answers are not wanted any more; operations end by themselves.
   void drop();
-  // The front goes on elsewhere. Only when quiet().
+  // The front continues elsewhere. Only when quiet().
   void part();
   bool is_open() const { return open_; }
   // Nothing is left of any request: another front may open.
@@ -86,7 +86,7 @@ class RequestExecutor {
   const BufferPins& pins() const { return pins_; }
 
   // ---- hot path: the lane ----
-  // Goes on with what waits. True: something moved.
+  // Continues waiting operations. True: something moved.
   bool resume(uint64_t now);
   // After the front has taken its requests. `sending`: the slot whose data the front is sending, or kNone.
   bool start_reads(uint16_t sending);

@@ -39,7 +39,7 @@ struct RequestSlot {
   std::array<uint32_t, kWindow> holes{};
 
   uint64_t failed_at = kNowhere;      // in the volume
-  uint32_t parts_before_failure = 0;  // of a READ that fragments and fails: what is sent all the same
+  uint32_t parts_before_failure = 0;  // of a READ that fragments and fails: the parts that are still sent
 
   void begin(const Request& what, uint64_t now) {
     used = true;

@@ -26,7 +26,7 @@ bool RequestExecutor::retry_waiting() {
   return moved;
 }
 
-// Posts what it can of a part of a WRITE (or of an edge of zeros). True: the operation is posted or
+// Posts as much as possible of a part of a WRITE (or of an edge of zeros). True: the operation is posted or
 // over. False: it waits, for a page that is being filled or for a free operation; call again.
 //
 // Whole pages of zeros become unset, as by WRITE_ZEROES. The usual case, whole pages of data, is one look at
@@ -128,7 +128,7 @@ inline RequestExecutor::Progress RequestExecutor::claim_and_post(Operation& oper
     return Progress::again;
   }
   const uint64_t bytes = std::min(step.limit, run * kPage - step.head);
-  // Once more: a replica may have come before the claim.
+  // Read it again: a replica may have come before the claim.
   const SlabPlace place = volume_.place(operation.offset);
   const BackupPort::Admission admission = rdma_.admit(place, operation.offset, bytes);
   if (admission != BackupPort::Admission::yes) {

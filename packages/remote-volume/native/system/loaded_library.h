@@ -13,7 +13,7 @@ namespace rdmakit::volume {
 template <typename Functions>
 class LoadedLibrary {
  public:
-  // `needs` is for people: what it is for, and what to install. `find_all(functions, find)` calls
+  // `needs` is for people: its purpose, and what to install. `find_all(functions, find)` calls
   // `find(function, name)` for each pointer.
   template <typename FindAll>
   LoadedLibrary(const char* file, const char* needs, FindAll find_all) {
@@ -36,7 +36,7 @@ class LoadedLibrary {
 
  private:
   Functions functions_;
-  std::string why_;  // empty: all are there
+  std::string why_;  // empty: all were found
 };
 
 }  // namespace rdmakit::volume

@@ -12,13 +12,11 @@ namespace rdmakit::volume {
 // 0 or an errno value: ELOOP it is a link.
 int open_private(const std::string& path, int flags, UniqueFd& file);
 
-// Whether only root and the user of this process have access to the file. 0, or EPERM with `why`: what is
-// wrong with `path`, and the command that mends it. A block device may be open to its group, as udev makes
-// it.
+// Whether only root and the user of this process have access to the file. 0, or EPERM with `why`: the problem
+// with `path`, and the command that fixes it. A block device may be open to its group, as udev makes it.
 int check_private(int file, const std::string& path, std::string& why);
 
-// The same of the folder that `path` is in: others may not rename what is there, unless it is sticky, as /tmp
-// is.
+// The same for the folder of `path`: others may not rename its files, unless it is sticky, as /tmp is.
 int check_folder(const std::string& path, std::string& why);
 
 }  // namespace rdmakit::volume

@@ -22,8 +22,8 @@ inline constexpr uint32_t kFrontMemory = 4 << 20;
 inline constexpr uint32_t kOutputChunk = 64 << 10;
 inline constexpr uint32_t kOutputChunks = 128;
 inline constexpr uint64_t kChunkPages = kOutputChunk / kPage;
-// Chunks that one READ holds at most: up to kWindow × kOutputChunk = 1 MiB is read whole before its
-// reply starts; what is longer is streamed through the same chunks.
+// The maximum number of chunks per READ: up to kWindow × kOutputChunk = 1 MiB is read whole before its reply
+// starts; a longer one is streamed through the same chunks.
 inline constexpr uint32_t kWindow = 16;
 
 // Outstanding requests of a lane: as many as the kernel's deepest queue of a block device asks at once.

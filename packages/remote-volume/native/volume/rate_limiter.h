@@ -1,9 +1,9 @@
 // How fast a server may be used: bytes and operations a second, by all lanes together, without a lock.
 //
 // Generic cell rate algorithm (ITU-T I.371, as virtual scheduling), once for bytes and once for operations:
-// a virtual time that each operation moves on by what it costs. An operation may start while that time is not
-// too far ahead of the clock. Looking and charging are two steps, so lanes that look at the same moment may
-// all start one; the virtual time then has moved by all of them. The rate holds; only the burst is longer.
+// a virtual time that each operation advances by its cost. An operation may start while that time is not too
+// far ahead of the clock. Checking and charging are two steps, so lanes that check at the same moment may
+// each start one; the virtual time then advances by all of them. The rate holds; only the burst is longer.
 #pragma once
 
 #include <algorithm>

@@ -29,7 +29,7 @@ struct Replica {
 };
 
 struct SlabPlace {
-  // Changes when what was written to the old place does not count any more.
+  // Changes when WRITEs to the old place no longer count.
   uint32_t generation = 0;
   uint32_t count = 0;  // 0: not mapped
   std::array<Replica, kMaxReplicas> replicas{};

@@ -118,8 +118,8 @@ class Volume {
   void connection_closed() { connections_.fetch_sub(1, std::memory_order_relaxed); }
   uint64_t left_in_slab(uint64_t offset) const { return slab_size() - (offset & (slab_size() - 1)); }
   uint64_t within_slab(uint64_t offset) const { return offset & (slab_size() - 1); }
-  // Ends a claim after its write completed. False: the slab was replaced meanwhile, so what was written
-  // is gone.
+  // Ends a claim after its write completed. False: the slab was replaced meanwhile, so the written data are
+  // gone.
   bool settle(uint64_t page, uint64_t count, uint32_t generation, PageState to);
   // An operation starts there.
   void touch(uint64_t offset, uint64_t now) { use_.touch(static_cast<uint32_t>(offset >> slab_shift_), now); }
@@ -170,9 +170,9 @@ class Volume {
     bool was_live = false;
     uint32_t live_left = 0;  // on servers that have failed, too, but for those that missed what this one had
   };
-  // A live replica is to be dropped: it is written to, and no WRITE that begins from now on is answered
-  // because it has it. After an epoch drop_replica() follows. EINVAL; ENOENT: no live one is there; EBUSY: no
-  // other usable one is.
+  // Prepares the drop of a live replica: it is still written to, but no WRITE that begins from now on counts
+  // it for its answer. After an epoch drop_replica() follows. EINVAL; ENOENT: there is no live one; EBUSY:
+  // there is no other usable one.
   int retire_replica(uint32_t slab, uint32_t server);
   // Any whose server has failed, or is `absent`: this process never reached it. Else one that is being
   // filled, or that was retired and an epoch ago. EINVAL, ENOENT; EBUSY: it was not retired, or it is the
@@ -285,7 +285,7 @@ class Volume {
   std::atomic<uint64_t> last_rank_{0};
   std::array<std::atomic<uint64_t>, kMaxServers> failure_ranks_{};  // who failed later has more; 0: none yet
   std::array<Failure, kMaxServers> failure_notes_{};                // by who was first to see it,
-  std::array<std::atomic<bool>, kMaxServers> noted_{};              // and whether it is there
+  std::array<std::atomic<bool>, kMaxServers> noted_{};              // and whether it is valid
   std::atomic<bool> waits_{false};
   std::array<RateLimiter, kMaxServers> limiters_;
   std::atomic<uint32_t> failures_{0};

@@ -28,7 +28,7 @@ export interface ReconnectorOptions {
   readonly reconnect: number
   /** Takes a server in that has answered. @throws UsageError: it can take no part, and is not called any more */
   readonly join: (uris: readonly string[], session: SwapServerSession) => Promise<void>
-  /** Goes on with a server that has come back with what it had. @throws as `join` */
+  /** Continues with a server that has come back with its memory. @throws as `join` */
   readonly rejoin: (
     gone: VolumeServer,
     session: SwapServerSession,
@@ -60,8 +60,8 @@ export class ServerReconnector {
   }
 
   /**
-   * Begins to call a server; it joins with what it had, if it is away, or with empty memory. Nothing for one that is called
-   * already: two calls would take it in twice.
+   * Begins to call a server; it joins with its old memory, if it is away, or with empty memory. Does nothing
+   * if it is called already: two calls would add it twice.
    */
   call(server: VolumeServer): void {
     if (this.#calls.has(server)) return
@@ -82,7 +82,7 @@ export class ServerReconnector {
     const { signal } = this.#ending
     const options = { ...this.#options.session, signal }
     if (gone.away && (await this.#resume(gone))) return
-    // Never ends what something still refers to: who has the session is called, or lives.
+    // Never ends a session that is still referred to: its owner is being called, or lives.
     if (gone.reached) void (shared(gone) ? gone.session.leave() : gone.session.close()).catch(() => {})
     let told: string | undefined
     while (await waited(RECALL_MS, signal)) {
@@ -161,7 +161,7 @@ export class ServerReconnector {
         return undefined
       } catch (failure) {
         await outcome.session.leave()
-        // It is there with what it had, whatever is wrong with the way to it just now.
+        // The server still has its memory, whatever is wrong with the way to it at the moment.
         return failed(failure, false)
       }
     } catch (failure) {

@@ -38,7 +38,7 @@ interface Wish {
   expires: number
 }
 
-/** Moves slabs to other servers while I/O goes on, when a server asks for its memory back. */
+/** Moves slabs to other servers while I/O continues, when a server asks for its memory back. */
 export class Migration {
   readonly #options: MigrationOptions
   /** by {@link key} */
@@ -72,7 +72,7 @@ export class Migration {
     }
   }
 
-  /** Ends it. The engine must be closed, or what is under way is waited for. */
+  /** Ends it. Close the engine first, or this waits for outstanding work. */
   async close(): Promise<void> {
     this.#closed = true
     clearTimeout(this.#timer)

@@ -47,7 +47,7 @@ export class Repair {
     })
   }
 
-  /** Ends it. The engine must be closed, or what is under way is waited for. */
+  /** Ends it. Close the engine first, or this waits for outstanding work. */
   async close(): Promise<void> {
     this.#closed = true
     clearTimeout(this.#timer)

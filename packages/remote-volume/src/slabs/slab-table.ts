@@ -24,7 +24,7 @@ export type SlabState = 'mapped' | 'degraded' | 'refilling' | 'away' | 'backup' 
 
 const UNMAPPED: SlabReplica[] = []
 
-/** Which server holds which slab: what the engine was told, so that control can decide what to tell it next. */
+/** The server of each slab, as the engine was told, so that control can decide on its next command. */
 export class SlabTable {
   readonly replicas: number
   readonly #engine: VolumeEngine
@@ -107,7 +107,7 @@ export class SlabTable {
     this.#slabs.set(slab, [...replicas])
   }
 
-  /** The engine has taken the place of an empty slab. @returns what it had */
+  /** The engine has taken the place of an empty slab. @returns its replicas */
   vacate(slab: number): readonly SlabReplica[] {
     const replicas = this.#of(slab)
     this.#slabs.delete(slab)
@@ -154,7 +154,7 @@ export class SlabTable {
     return dropped
   }
 
-  /** Does to the engine's record what it may refuse, and takes over what became of it. @returns false: it refused */
+  /** Changes the engine's record, which the engine may refuse, and then this table. @returns false: it refused */
   #act(slab: number, act: () => void): boolean {
     let done = true
     try {
@@ -242,7 +242,7 @@ export class SlabTable {
       try {
         this.#engine.moveReplica(slab, from.index, mapping(place))
       } catch (failure) {
-        // Another replica has what it missed, or it was being filled: it does not come back for this slab.
+        // Another replica has the WRITEs that it missed, or it was being filled: it does not come back for this slab.
         if (!['ESTALE', 'ENOENT'].includes((failure as NodeJS.ErrnoException).code ?? '')) throw failure
         this.drop(slab, replicas[at] as SlabReplica)
         continue

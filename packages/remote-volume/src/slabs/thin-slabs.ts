@@ -250,7 +250,7 @@ export class ThinSlabs {
       .catch((failure: Error) => this.#tell(failure))
       .finally(() => {
         this.#vacating = undefined
-        // Those that lack a replica, and what was cleared since it looked.
+        // Slabs that lack a replica, and those that were cleared since the last look.
         if (this.#cleared.size > 0 && !this.#closed) this.#later(RETRY_MS)
       })
     return this.#vacating

@@ -32,7 +32,7 @@ inline void check(Napi::Env env, int error, const char* verb) {
   throw failure(env, error, verb, text);
 }
 
-// The handle in an argument, or a JavaScript error: never a cast of what is not ours.
+// The handle in an argument, or a JavaScript error: a foreign object is never cast.
 template <typename Reference>
 Reference reference(const Napi::Value& value, HandleKind kind, const char* expected) {
   const Napi::Env env = value.Env();

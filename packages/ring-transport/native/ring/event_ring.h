@@ -92,8 +92,8 @@ class EventRing {
   }
   bool unpublished() const { return shown_ != head_; }
 
-  // Shows what was pushed. True when the consumer sleeps: it stores kIdle before its last look at kHead, this
-  // stores kHead before it looks at kIdle.
+  // Publishes the pushed descriptors. True when the consumer sleeps: it stores kIdle before its last look at
+  // kHead, and this stores kHead before it looks at kIdle.
   bool reveal() {
     if (shown_ == head_) return false;
     shown_ = head_;

@@ -1,5 +1,5 @@
-// Time as the peer sees it. Tests put false clocks in the place of the globals (sinon, jest, vitest); heartbeats,
-// deadlines and what posts at the end of a turn must go on all the same.
+// Time as the peer sees it. Tests put false clocks in the place of the globals (sinon, jest, vitest);
+// heartbeats, deadlines and the posting at the end of a turn must still work.
 import { performance as clock } from 'node:perf_hooks'
 
 export { clearTimeout, setImmediate, setTimeout } from 'node:timers'

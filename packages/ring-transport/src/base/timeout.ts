@@ -25,6 +25,6 @@ export function deadlineAfter(name: string, value = DEFAULT_TIMEOUT_MS): number 
 
 /** @internal milliseconds until `deadline`, of performance.now(), as a timer takes them */
 export function left(deadline: number): number {
-  // The difference can come out as a hair more than what was added to the clock.
+  // The difference can be slightly larger than the value added to the clock.
   return Math.min(LONGEST_MS, Math.max(1, deadline - performance.now()))
 }

@@ -122,7 +122,7 @@ export class CurrentConnection {
     }
   }
 
-  /** An error that says what it comes from, if anything. */
+  /** An error with its cause, if it has one. */
   #because(code: string, verb: string, detail: string, cause: unknown): VerbsError {
     if (cause === undefined) return new VerbsError(code, verb, this.description, detail)
     const why = (cause as { message?: unknown } | null)?.message ?? cause

@@ -19,7 +19,7 @@ export class Exchange<Connection> {
   readonly requests: Requests<Connection>
   readonly transfers: Transfers
   readonly lifecycle: Lifecycle
-  /** Passes on what has arrived and all that does, in order. By itself a turn after the connection was made. */
+  /** Passes on present and future arrivals, in order. Called automatically a turn after the connection was made. */
   readonly begin: () => void
 
   constructor(link: RingLink, connection: Connection) {
@@ -110,7 +110,7 @@ export class Exchange<Connection> {
     const { inbox, link, outbox, requests, transfers } = this
     return new Lifecycle(link, {
       isBusy: () => requests.count + inbox.waiting + transfers.count > 0,
-      // Nothing can be sent of what is claimed any more, and what waits behind it must be.
+      // The claimed bytes cannot be sent any more, and the messages behind them must be.
       stop: () => outbox.claimed >= 0 && outbox.abort(),
       finish: async () => {
         await requests.idle()

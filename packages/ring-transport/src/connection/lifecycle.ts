@@ -14,7 +14,7 @@ export interface Activity {
   isBusy(): boolean
   /** Nothing new is begun from now on. */
   stop(): void
-  /** Resolves when all that is under way has come to its end and this end's CLOSE is behind it. */
+  /** Resolves when all outstanding work has ended and this end's CLOSE is sent behind it. */
   finish(): Promise<void>
   /** Resolves when all that was sent has left. */
   drained(): Promise<void>
@@ -88,7 +88,7 @@ export class Lifecycle {
     discard()
   }
 
-  /** The peer's CLOSE has come: nothing of the peer's is behind it. */
+  /** The peer's CLOSE has arrived: nothing from the peer follows it. */
   closedByPeer(): void {
     this.#peerHasClosed = true
     this.#peerClosed.resolve()
@@ -107,7 +107,7 @@ export class Lifecycle {
     this.#activity.discard('all')
   }
 
-  /** The queue pair takes no more. @returns what it ends with */
+  /** The queue pair accepts no more requests. @returns the error with which it ends */
   failed(): VerbsError {
     const reason = this.#reset('the queue pair accepts no more work requests')
     this.lost(reason)
@@ -126,9 +126,9 @@ export class Lifecycle {
   }
 
   /**
-   * Both ends do the same: finish what is under way, send CLOSE, wait for the end of the other. Who
-   * began waits for the peer's CLOSE and disconnects; the other waits for that, so that its own CLOSE
-   * is not lost with the queue pair.
+   * Both ends do the same: finish outstanding work, send CLOSE, wait for the end of the other. The end that
+   * began waits for the peer's CLOSE and disconnects; the other waits for that, so that its own CLOSE is not
+   * lost with the queue pair.
    */
   async #shutdown(timeout: number, other: Promise<unknown>): Promise<void> {
     this.#state = 'closing'
@@ -157,11 +157,11 @@ export class Lifecycle {
     try {
       this.#link.id.disconnect()
     } catch {
-      // It is disconnected already, which is what was wanted.
+      // It is disconnected already, as intended.
     }
     await this.#link.destroy()
-    // All that had arrived has been received by now: the peer's CLOSE perhaps, after which a lost
-    // connection is the end in good order, or what it did wrong.
+    // All arrivals have been received by now: perhaps the peer's CLOSE, after which a lost connection is an orderly
+    // end, or the peer's violation.
     const latest = lost ? this.#failure : reason
     const final =
       lost && this.#peerHasClosed && this.#hasClosed && latest?.code === 'ECONNRESET' ? undefined : latest

@@ -145,8 +145,8 @@ export class Liveness {
     }
     this.#silent += passed
     if (this.#silent >= this.#settings.deadAfter && this.#pinged) {
-      // When this look is late, all of this process may have stood still, and its poller has had no time
-      // to take the answer that lies there. So once, another look decides.
+      // If this check is late, this whole process may have been stopped, and its poller had no time to take the
+      // answer that is there. So once, another check decides.
       if (late <= this.every || this.#excused) {
         this.#pulse.dead(this.#silent)
         return

@@ -158,8 +158,8 @@ export function latencyHistogram(): RecordableHistogram {
 }
 
 /**
- * Statistics of connections that come and go. What those that have ended did still counts, so that the sums
- * of what was done only grow; what they left undone does not.
+ * Statistics of connections that come and go. The work of ended connections still counts, so that the sums of
+ * work done never fall; their unfinished work does not.
  */
 export class Totals {
   readonly #live = new Set<Observed>()

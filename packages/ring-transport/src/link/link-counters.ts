@@ -36,7 +36,7 @@ export class LinkCounters {
     return { ...all, inlineShare: share(all.inlineRequests, all.workRequests) }
   }
 
-  /** The connection is about to be released: what it counted stays as it is. */
+  /** The connection is about to be released: its counters keep their values. */
   keep(): void {
     this.#last = new Float64Array(COUNTS.length)
     this.#native.counters(this.#connection, this.#last)

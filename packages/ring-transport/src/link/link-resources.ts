@@ -114,8 +114,8 @@ export class LinkResources {
   }
 
   /**
-   * Breaks the connection and frees everything. What has arrived is passed on before it resolves.
-   * The ring itself stays mapped until the last message that is retained is released.
+   * Breaks the connection and frees everything. Arrivals are passed on before it resolves. The ring itself
+   * stays mapped until the last retained message is released.
    */
   async destroy(): Promise<void> {
     // The remaining waits are short, and the owner's.

@@ -113,7 +113,7 @@ export class RingLink {
     return this.#resources.settings.liveness
   }
 
-  /** Starts what has come meanwhile, then passes everything on as it comes. */
+  /** Delivers earlier arrivals, then later ones as they come. */
   start(sink: LinkSink): void {
     this.#resources.frames.start(sink)
   }

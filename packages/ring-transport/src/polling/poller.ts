@@ -292,7 +292,7 @@ export class Poller {
           continue
         }
         Atomics.store(words, idle, 1)
-        // More may have come. If the thread has taken the word, its doorbell is on the way.
+        // More may have arrived. If the thread has taken the word, its doorbell is on the way.
         again = Atomics.load(words, head) !== this.#tail && Atomics.exchange(words, idle, 0) !== 0
         if (!again) return
       }
@@ -316,7 +316,7 @@ export class Poller {
     this.#draining = true
     try {
       while (this.#tail !== this.#end) {
-        // A connection that is forgotten has no sink; what is left of it means nothing.
+        // A forgotten connection has no sink; its remaining descriptors are skipped.
         const at = this.#descriptor()
         const sink = this.#sinkAt(at)
         if (sink === undefined || sink.isDrained) this.#dispatch(sink, at)

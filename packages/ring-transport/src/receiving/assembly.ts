@@ -14,7 +14,7 @@ export interface PartsHost {
   hold(): Place
   /** Counts memory, now or later: {@link TransferMemory.reserve}. */
   reserve(length: number, begin: () => void): () => void
-  /** A request or a response is there as a whole. */
+  /** A request or a response is complete. */
   deliver(type: number, message: RingMessage): void
 }
 
@@ -53,7 +53,7 @@ export class Assembly {
     return wrong
   }
 
-  /** The connection has ended: what has not come as a whole will not. */
+  /** The connection has ended: incomplete messages will not be completed. */
   end(): void {
     this.#coming?.giveUp()
     this.#coming = undefined
@@ -107,7 +107,7 @@ class Parted {
   readonly type: number
   /** bytes of the whole */
   readonly length: number
-  /** bytes that have come, to memory or to {@link #frames} */
+  /** bytes that have arrived, in memory or in {@link #frames} */
   arrived = 0
   readonly #host: PartsHost
   readonly #done: () => void
@@ -117,12 +117,12 @@ class Parted {
   #frames: RingMessage[] = []
   #memory: Uint8Array | undefined
   #filled = 0
-  /** the end has come */
+  /** the last part has arrived */
   #last: { readonly correlation: number; readonly immediate: number } | undefined
   #giveBack: (() => void) | undefined
   #over = false
 
-  /** @param done called when it is there, or never will be */
+  /** @param done called when it is complete, or never will be */
   constructor(host: PartsHost, type: number, length: number, done: () => void) {
     this.#host = host
     this.type = type

@@ -19,8 +19,8 @@ export interface LinkSink {
 }
 
 /**
- * Takes what the poller tells of one connection: makes messages of frames in the ring, passes them on, and gives the ring
- * back to the peer as they are released.
+ * Receives the poller's events of one connection: makes messages of frames in the ring, passes them on, and
+ * gives the ring back to the peer as they are released.
  */
 export class FrameReceiver implements FrameSink, MessageSource {
   readonly memory: Uint8Array
@@ -52,12 +52,12 @@ export class FrameReceiver implements FrameSink, MessageSource {
     this.memory = new Uint8Array(ring.ownBuffer)
   }
 
-  /** Settles when the poller is done with the connection. */
+  /** Settles when the poller has finished with the connection. */
   get detached(): Promise<void> {
     return this.#detached.promise
   }
 
-  /** Starts what has come meanwhile, then passes everything on as it comes. */
+  /** Delivers earlier arrivals, then later ones as they come. */
   start(sink: LinkSink): void {
     this.#sink = sink
     const early = this.#early
@@ -167,8 +167,8 @@ export class FrameReceiver implements FrameSink, MessageSource {
   }
 
   #credit(): void {
-    // Half a ring at a time: the rule that native/ring/wire/wire.h proves free of deadlock. What is credited
-    // may be read late, which asks once more than needed and never once less.
+    // Half a ring at a time: the rule that native/ring/wire/wire.h proves free of deadlock. The credited
+    // position may be read late, which causes one request more than needed and never one less.
     const { released } = this.unreleased
     const credited = this.#poller.credited(this.connection)
     if ((released - credited) >>> 0 >= this.#halfRing) this.#poller.returnCredit(this.connection, released)

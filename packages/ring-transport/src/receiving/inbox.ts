@@ -221,7 +221,7 @@ export class Inbox {
       let working = 0
       let taking = false
       const take = () => {
-        // One that is done at once comes back here; the loop below goes on for it.
+        // A taker that finishes at once comes back here; the loop below continues for it.
         if (taking || subscriber.closed) return
         taking = true
         while (active.size + working < concurrency && !subscriber.closed) {
@@ -264,7 +264,7 @@ export class Inbox {
       // Behind one that is under way, those that come must wait here for their turn.
       this.#draining = link
       if (this.#queue.length === 0) link.drainer = this.#count
-      // With nothing more to take, what was sent meanwhile is posted all the same.
+      // Without more to take, messages sent meanwhile are still posted.
       if (looked) poller.takeSeen(limit)
       else poller.drain(limit - this.#drained)
     } finally {
@@ -275,7 +275,7 @@ export class Inbox {
     return this.#drained
   }
 
-  /** The first that waits, if it is there. */
+  /** The first waiting message, if it is there. */
   #next(): RingMessage | undefined {
     for (;;) {
       const entry = this.#queue[this.#first]
@@ -308,7 +308,7 @@ export class Inbox {
     return this.#discarding && this.#taker === undefined && !this.#observed
   }
 
-  /** One that was under way is there, or will not come. */
+  /** An expected message is there, or will not come. */
   #settle(place: Place): void {
     // Without a message it must not stay until those before it are taken.
     if (place.message === null) {

@@ -13,7 +13,7 @@ export class Place {
     this.#settled = settled
   }
 
-  /** @param message null: there is none after all, what comes behind it goes on */
+  /** @param message null: there is none after all, and those behind it continue */
   settle(message: RingMessage | null): void {
     if (this.message !== undefined) return
     this.message = message

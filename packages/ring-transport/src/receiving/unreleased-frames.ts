@@ -25,7 +25,7 @@ export class UnreleasedFrames {
     this.#frames[this.#end++] = frame
   }
 
-  /** A frame that came and is done with. True when {@link released} moved over it: nothing before it is held. */
+  /** A frame that came and is finished. True when {@link released} moved over it: no earlier one is held. */
   pass(end: number): boolean {
     if (this.#end > 0) {
       this.add({ end, isReleased: true })
@@ -35,7 +35,7 @@ export class UnreleasedFrames {
     return true
   }
 
-  /** Moves {@link released} over what was let go. False when it did not move. */
+  /** Moves {@link released} over released frames. False when it did not move. */
   advance(): boolean {
     const from = this.#first
     while (this.#first < this.#end) {

@@ -63,14 +63,17 @@ export class Allowance {
     return this.#waiting.size === 0 && this.#has(cost)
   }
 
-  /** The turn begins when there are as many bytes as it costs, which are taken then until {@link leave}: now, if they are there. */
+  /**
+   * The turn begins when enough bytes for its cost are available, which it then has until {@link leave}: now, if they
+   * are available.
+   */
   enter(turn: Turn): void {
     turn.state = 'waiting'
     this.#waiting.add(turn)
     this.#serve()
   }
 
-  /** Gives back what was taken, or the place of one that waits. Idempotent. */
+  /** Gives back the bytes of a turn, or the place of a waiting one. Idempotent. */
   leave(turn: Turn): void {
     if (turn.state === 'begun') this.#used -= turn.cost
     else if (turn.state === 'waiting') this.#waiting.delete(turn)
@@ -83,7 +86,7 @@ export class Allowance {
   }
 
   #serve(): void {
-    // One that begins may leave at once, which comes back here; the loop below goes on for it.
+    // A turn that begins may leave at once, which comes back here; the loop below continues for it.
     if (this.#serving) return
     this.#serving = true
     try {

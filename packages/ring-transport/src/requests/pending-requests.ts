@@ -137,7 +137,7 @@ export class PendingRequests {
     if (!this.has(request)) return
     this.#remove(request)
     request.reject(reason)
-    // The peer has its memory again when it has answered; of what was not sent it knows nothing.
+    // The peer has its memory again when it has answered; it knows nothing of an unsent request.
     if (request.sent) this.#abandoned.set(request.correlation, request)
     else this.#allowance.leave(request)
   }
@@ -214,7 +214,7 @@ export class PendingRequests {
   #arm(deadline: number): void {
     clearTimeout(this.#timer)
     this.#wakeAt = deadline
-    // Answers that have come while this thread stood still have a turn first: see `within` of verbs.
+    // Answers that arrived while this thread was blocked have a turn first: see `within` of verbs.
     const late = () => void setImmediate(() => this.#expire())
     this.#timer = setTimeout(late, Math.max(1, Math.ceil(deadline - performance.now())))
     // The connection keeps the event loop alive, not its timer.

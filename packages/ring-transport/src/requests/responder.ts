@@ -44,8 +44,8 @@ const MOST_BEGUN_BYTES = 2 ** 25
 const ENTRY_BYTES = 512
 
 /**
- * Runs the handler on the peer's requests and sends what it returns. A request gives its part of the ring back before
- * the handler has answered, so that none stops what comes behind it; what it takes of memory is counted until then.
+ * Runs the handler on the peer's requests and sends its results. A request gives its part of the ring back
+ * before the handler has answered, so that none blocks later frames; its memory is counted until the answer.
  */
 export class Responder<Connection> {
   readonly #connection: Connection
@@ -125,7 +125,7 @@ export class Responder<Connection> {
     for (const running of this.#running.all()) {
       running.end(reason)
       if (running.waiting === undefined) continue
-      // Its turn does not come any more, and the ring is not free before it is let go.
+      // Its turn will not come any more, and the ring is not free until this is released.
       running.waiting.release()
       running.waiting = undefined
       this.#finish(running)

@@ -52,7 +52,7 @@ export class Outbox {
   /** times that a frame found no room */
   refused = 0
 
-  /** @param failed called when the queue pair accepts no more work requests; what it returns is thrown */
+  /** @param failed called when the queue pair accepts no more work requests; its result is thrown */
   constructor(link: SendingLink, failed: () => VerbsError) {
     this.#link = link
     this.#writer = link.stagingWriter
@@ -154,7 +154,7 @@ export class Outbox {
   }
   // --- end of the hot path ---
 
-  /** Gives up what was claimed. */
+  /** Gives up the claim. */
   abort(): void {
     if (this.claimed < 0) throw new UsageError('nothing is claimed')
     this.claimed = -1
@@ -185,7 +185,7 @@ export class Outbox {
     return this.wait({ type, correlation, immediate }, bytes, wanted, onSent)
   }
 
-  /** {@link post} of bytes that stay as they are as long as they are wanted: what has to wait is not copied. */
+  /** {@link post} of bytes that do not change while they are wanted: waiting bytes are not copied. */
   lend(fields: FrameFields, bytes: Uint8Array, wanted: () => boolean): Promise<void> | undefined {
     if (this.#reason !== undefined) return undefined
     const { type, correlation = 0, immediate = 0 } = fields
@@ -202,7 +202,7 @@ export class Outbox {
     return this.isFrame(bytes) && this.send(type, correlation, immediate, bytes)
   }
 
-  /** {@link post} of what has found no room, or is longer than a frame. */
+  /** {@link post} of a frame that has found no room, or of a message longer than a frame. */
   wait(
     fields: FrameFields,
     bytes: Uint8Array | Promise<Uint8Array>,
@@ -219,8 +219,8 @@ export class Outbox {
   }
 
   /**
-   * Resolves when there is room for what was refused; at once when nothing was.
-   * @throws what ended the connection; the signal's reason
+   * Resolves when there is room for the refused frame; at once if none was refused.
+   * @throws the error that ended the connection; the signal's reason
    */
   async writable(signal?: AbortSignal): Promise<void> {
     if (this.#reason !== undefined) throw this.#reason

@@ -142,7 +142,7 @@ export class StagingWriter {
     this.#read()
   }
 
-  /** Posts what is laid out. {@link SEND}.full: a writable event follows. */
+  /** Posts staged frames. {@link SEND}.full: a writable event follows. */
   flush(): number {
     if (this.#next === this.#posted) return SEND.done
     const result = this.#port.flush(this.#next, this.#signaled)

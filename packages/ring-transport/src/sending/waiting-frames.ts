@@ -46,7 +46,9 @@ interface Waiting {
 const LEAST_PRUNED = 64
 const NONE = new Uint8Array()
 
-/** Frames that must go but find no room, in order. What is longer than a frame goes in parts, as there is room. */
+/**
+ * Frames that must be sent but find no room, in order. A message longer than a frame goes in parts, as room permits.
+ */
 export class WaitingFrames {
   readonly #layout: FrameLayout
   readonly #ready: () => void

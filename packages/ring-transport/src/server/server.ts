@@ -230,7 +230,7 @@ export class RingServer {
       ? decodeHandshake(request.privateData, request.id.description, this.#options.wireVersions)
       : undefined
     const session = handshake?.session
-    // The checks and a plain verdict come in this turn: what is decided holds for who comes next.
+    // The checks and a plain verdict run in this turn, so that they apply to the next request.
     const verdict = this.#refusal(request, handshake)
     const refusal = typeof verdict === 'object' ? await this.#decided(verdict, session, signal) : verdict
     if (refusal !== undefined) {
@@ -247,7 +247,7 @@ export class RingServer {
     return connection
   }
 
-  /** A connection that has come, to who waits for it. */
+  /** Hands a new connection to its waiter. */
   async #hand(connection: RingConnection): Promise<void> {
     const { onConnection, onError } = this.#options
     const { session } = connection

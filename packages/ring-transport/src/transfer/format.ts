@@ -43,7 +43,7 @@ export function encodeOffer({ address, length, remoteKey, progressEvery }: Offer
   return bytes
 }
 
-/** The fields of an offer, or what is wrong with it. */
+/** The fields of an offer, or a description of the mistake in it. */
 export function decodeOffer(bytes: Uint8Array): OfferFields | string {
   if (bytes.length !== OFFER_BYTES) return `an offer of ${bytes.length} bytes`
   const fields = view(bytes)

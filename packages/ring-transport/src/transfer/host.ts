@@ -27,7 +27,7 @@ export interface TransferHost {
   send(frame: FrameFields, bytes: Uint8Array): boolean
   /** {@link NativePoller.read} of the connection */
   read(region: Handle, offset: number, address: bigint, key: number, length: number, tag: number): number
-  /** A request or a response of the peer is there, which came in parts. */
+  /** A complete request or response of the peer, which came in parts. */
   deliver(type: number, message: RingMessage): void
   /** Keeps the place of a message in the order of all. */
   hold(): Place

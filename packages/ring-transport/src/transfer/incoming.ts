@@ -22,7 +22,7 @@ export class Incoming {
   readonly #maxMessageSize: number
   /** by their number, until they are settled */
   readonly #outstanding = new Map<number, RingOffer>()
-  /** bytes of each that its sender was told of last */
+  /** bytes of each, as last reported to its sender */
   readonly #told = new Map<number, number>()
   /** messages under way to their places */
   readonly #receiving = new Set<Promise<void>>()
@@ -114,7 +114,7 @@ export class Incoming {
       // One that finds no room is left out.
       if (this.#host.send(frame, encodeProgress(transferred))) this.#told.set(correlation, transferred)
     } catch {
-      // The queue pair has failed, which ends the connection and so is said elsewhere. What was read is read.
+      // The queue pair has failed, which ends the connection and is reported there. Data that were read stay valid.
     }
   }
 

@@ -61,7 +61,7 @@ RDMAKIT_FOLDING inline __m512i fold(__m512i block, __m512i by, __m512i into) {
   return _mm512_ternarylogic_epi64(first, second, into, 0x96);  // the sum (xor) of all three
 }
 
-// The register after a whole block, from one of zero: what is before the block has been folded into it.
+// The register after a whole block, starting from zero: everything before the block has been folded into it.
 RDMAKIT_FOLDING inline uint32_t finish(__m512i block) {
   const __m512i last = _mm512_maskz_mov_epi64(0xc0, block);
   const __m512i folded = fold(block, constants(kToLast), last);
@@ -82,7 +82,7 @@ bool crc32c_folding_supported() {
 // Hot path.
 namespace {
 
-// For what is not worth a block: below 256 bytes this is as fast, and wakes no wide registers.
+// For lengths that are not worth a block: below 256 bytes this is as fast, and wakes no wide registers.
 RDMAKIT_FOLDING inline uint32_t by_instruction(uint32_t state, const uint8_t* at, size_t length) {
   uint64_t wide = state;
   for (; length >= 8; at += 8, length -= 8) {

@@ -21,7 +21,7 @@ struct MemoryOptions {
   int numa_node = -1;     // -1: wherever the touching thread runs
   bool locked = false;    // mlock(2)
   bool shared = false;    // backed by a memfd, so that it can be mapped a second time
-  bool populated = true;  // all pages are there from the start; else each from when it is first used
+  bool populated = true;  // all pages are populated at the start; else each on first use
 };
 
 inline size_t round_up_to(size_t length, size_t page) { return (length + page - 1) / page * page; }

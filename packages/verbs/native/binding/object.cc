@@ -74,7 +74,7 @@ class Object::Closing final : public PromiseWorker {
   Closing(Napi::Env env, Object& object) : PromiseWorker(env, "close"), object_(object) {
     object_.memory_.fetch_add(1, std::memory_order_relaxed);
   }
-  // The environment may end before a thread has come to it.
+  // The environment may end before the thread has run.
   ~Closing() override {
     leave();
     object_.forget();

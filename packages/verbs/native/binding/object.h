@@ -31,8 +31,7 @@ class Object : public Handle {
  protected:
   Object(HandleKind kind, Provider& provider, void* verbs_object);
   virtual ~Object() = default;
-  // Destroys the verbs object, which is not `object` any more, and lets go of what it was made from. On any
-  // thread.
+  // Destroys the verbs object, which is no longer `object`, and releases its parents. On any thread.
   virtual void destroy(void* verbs_object) = 0;
   // Asked once, before `destroy`: whether that is for the thread that the last user leaves on, however long
   // it takes.

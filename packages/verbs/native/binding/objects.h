@@ -1,5 +1,5 @@
-// The verbs objects, each holding what it was made from, with what JavaScript calls on them: functions that
-// take a Napi::CallbackInfo, whose first argument is the object's own handle. addon.cc has their names.
+// The verbs objects, each holding its parents, with the functions that JavaScript calls on them: they take a
+// Napi::CallbackInfo, whose first argument is the object's own handle. addon.cc has their names.
 #pragma once
 
 #include <optional>

@@ -1,6 +1,5 @@
-// Lets go of references to JavaScript objects from any thread: they may be deleted on JavaScript's only. When
-// the environment ends it takes the memory behind them along, so its end waits for the devices that still use
-// it.
+// Releases references to JavaScript objects from any thread: they may be deleted only on JavaScript's. The
+// end of the environment frees the memory behind them, so it waits for the devices that still use it.
 #pragma once
 
 #include <napi.h>
@@ -21,7 +20,7 @@ class ReferenceReleaser {
   bool await_release();
   // On any thread. When the environment has ended it has taken the reference along.
   void release(Reference&& reference);
-  // The memory stays where it is, for good.
+  // The memory stays where it is permanently.
   void keep(Reference&& reference);
 
  private:

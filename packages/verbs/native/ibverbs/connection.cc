@@ -62,8 +62,8 @@ void deliver(const Libraries& lib, rdma_cm_event* event) {
       break;
   }
   rdma_cm_id* target = type == RDMA_CM_EVENT_CONNECT_REQUEST ? event->listen_id : event->id;
-  // rdma_destroy_id waits for this event's acknowledgement, so the object behind `context` is there,
-  // though its last reference may just have gone.
+  // rdma_destroy_id waits for this event's acknowledgement, so the object behind `context` exists, even if
+  // its last reference has just gone.
   auto connection = std::static_pointer_cast<Connection>(
       static_cast<Connection*>(target->context)->weak_from_this().lock());
   std::shared_ptr<Connection> request;
@@ -328,8 +328,8 @@ void Connection::on_event(rdma_cm_event_type type, int status, std::vector<uint8
       return;
     case RDMA_CM_EVENT_DISCONNECTED: {
       {
-        // Answers the peer's request and moves the queue pair to ERROR, so that what is outstanding
-        // is flushed (rdma_disconnect(3)).
+        // Answers the peer's request and moves the queue pair to ERROR, so that outstanding requests are
+        // flushed (rdma_disconnect(3)).
         std::lock_guard lock(id_mutex_);
         if (id_ != nullptr) lib_.disconnect(id_);
         if (id_ != nullptr && id_->qp != nullptr) note_disconnected(id_->qp);

@@ -17,8 +17,8 @@ int modify_qp(const Libraries& lib, ibv_qp* qp, ibv_qp_attr* attributes, int mas
 // ibv_query_qp(3)
 int query_qp(const Libraries& lib, ibv_qp* qp, ibv_qp_attr* attributes, int mask, ibv_qp_init_attr* init);
 
-// The connection manager has connected this queue pair, and it has seen the connection's end. librdmacm
-// leaves an iWARP queue pair in SQD then, from which it goes on by itself.
+// The connection manager has connected this queue pair, or has seen the connection's end. Then librdmacm
+// leaves an iWARP queue pair in SQD, from which it moves on by itself.
 void note_established(ibv_qp* qp);
 void note_disconnected(ibv_qp* qp);
 

@@ -6,7 +6,7 @@
 
 #include <string>
 
-// verbs.h makes inline wrappers or macros of some names; what is loaded here are the plain symbols.
+// verbs.h makes inline wrappers or macros of some names; this loads the plain symbols.
 #undef ibv_reg_mr
 #undef ibv_query_port
 

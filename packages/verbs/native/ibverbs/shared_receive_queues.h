@@ -1,5 +1,5 @@
-// Shared receive queues of libibverbs. libsiw has no ibv_query_srq(3), so what was granted and which limit
-// is armed is also kept here, for drivers that do not tell.
+// Shared receive queues of libibverbs. libsiw has no ibv_query_srq(3), so the granted sizes and the armed
+// limit are also kept here, for drivers that do not report them.
 #pragma once
 
 #include "ibverbs/libraries.h"

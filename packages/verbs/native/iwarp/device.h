@@ -1,5 +1,5 @@
-// The one device of this provider, "iwarp0": its process-wide context with the data path's verbs, and what it
-// says of itself.
+// The one device of this provider, "iwarp0": its process-wide context with the data path's verbs, and its
+// attributes.
 #pragma once
 
 #include <infiniband/verbs.h>

@@ -201,7 +201,7 @@ class Provider {
   virtual int modify_qp(ibv_qp* qp, ibv_qp_attr* attributes, int mask) = 0;
   virtual int query_qp(ibv_qp* qp, ibv_qp_attr* attributes, int mask, ibv_qp_init_attr* init) = 0;
   // Also for a queue pair that a ConnectionId made. ETIMEDOUT, over shm: it is gone, but its peer, which is
-  // stopped in the middle of a copy, may go on with that.
+  // stopped in the middle of a copy, may continue that.
   virtual int destroy_qp(ibv_qp* qp) = 0;
 
   // Has `work` done, which destroys objects of this provider, on a thread that may wait for others: the

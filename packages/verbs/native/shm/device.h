@@ -1,4 +1,4 @@
-// The one device of this provider, "shm0", its process-wide context, and what it tells.
+// The one device of this provider, "shm0", its process-wide context, and its attributes.
 #pragma once
 
 #include <infiniband/verbs.h>

@@ -73,7 +73,7 @@ class Arrivals {
     return false;
   }
 
-  // The listener closes: what has shown nothing goes with it.
+  // The listener closes: connections without a request go with it.
   std::vector<std::shared_ptr<Connection>> end() {
     std::vector<std::shared_ptr<Connection>> silent;
     for (Place& each : std::exchange(places_, {}))

@@ -74,7 +74,7 @@ class CompletionRing {
     tail_.store(kept, std::memory_order_release);
   }
 
-  // Goes on in the memory of `other`, an empty one. False: there are more than `entries`.
+  // Continues in the memory of `other`, an empty ring. False: there are more than `entries`.
   bool move_to(CompletionRing& other, uint32_t entries) {
     const uint32_t head = head_.load(std::memory_order_relaxed);
     const uint32_t tail = tail_.load(std::memory_order_relaxed);

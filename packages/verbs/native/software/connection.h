@@ -55,7 +55,7 @@ class ConnectionBase : public ConnectionId, public ProgressThread::Client {
     await_reply,
     await_request,
     requested,
-    completing,  // what is still to come is the peer's
+    completing,  // the rest is up to the peer
     established,
     ended,  // failed, rejected or disconnected
     closed,
@@ -88,7 +88,7 @@ class ConnectionBase : public ConnectionId, public ProgressThread::Client {
   // The established connection is over, or one that is completing.
   virtual void queue_pair_over(int status, Events& events) = 0;
   virtual void read_reply(Events& events) = 0;
-  // Leaves `await_request` when a whole request is there (`requested`), or none will be (`ended`).
+  // Leaves `await_request` when a whole request is there (`requested`), or none will come (`ended`).
   virtual void read_request() = 0;
   // The private data of the request.
   virtual std::vector<uint8_t> take_private_data() = 0;
@@ -135,7 +135,7 @@ class ConnectionBase : public ConnectionId, public ProgressThread::Client {
 
  private:
   void deliver_pending();
-  // Runs `step` on the progress thread under mutex_, then emits what it leaves in its argument.
+  // Runs `step` on the progress thread under mutex_, then emits the events in its argument.
   void later(void (ConnectionBase::*step)(Events&));
   void handshake_over(ConnectionBase& id, bool whole);
 

@@ -1,5 +1,6 @@
-// A software provider's thread: tasks in order, deadlines, and the sockets of what it sets up. Started with
-// the first device or connection id, never stopped. What else the thread does is the provider's.
+// A software provider's thread: tasks in order, deadlines, and the sockets of connections being set up.
+// Started with the first device or connection id, never stopped. The provider defines the rest of the
+// thread's work.
 #pragma once
 
 #include <chrono>
@@ -41,8 +42,8 @@ class ProgressThread {
   // A client gets a number, by which its events find it as long as it lives.
   uint64_t enroll(std::weak_ptr<Client> client);
   void forget(uint64_t number);
-  // Calls on_deadline once at that time. It may be on its way when it is called off, so that the client
-  // checks what it still waits for.
+  // Calls on_deadline once at that time. It may be on its way when it is cancelled, so the client checks what
+  // it still waits for.
   void call_at(uint64_t number, Clock::time_point when);
   void call_off(uint64_t number, Clock::time_point when);
   size_t deadlines();  // how many lie ahead

@@ -1,5 +1,5 @@
-// A software provider's face, as far as it only finds the object behind an ibv_* struct and lets it do the
-// work. Memory, devices and what is particular of each object is the provider's own.
+// The part of a software provider that only finds the object behind an ibv_* struct and calls it. Memory,
+// devices and the particulars of each object are the provider's own.
 #pragma once
 
 #include <cerrno>

@@ -46,7 +46,7 @@ export async function within<T>(
   try {
     signal?.throwIfAborted()
     const first = await Promise.race([promise, end.promise])
-    // Made here and not in the timer: its stack says who has waited.
+    // Created here and not in the timer: its stack shows the caller.
     if (first === LATE) throw expired()
     return first
   } finally {

@@ -1,4 +1,4 @@
-// Describing on the event ring what has arrived and what has happened.
+// Describes arrivals and events on the event ring.
 #include "ring/polling/poller.h"
 
 namespace rdmakit::ring {
@@ -12,8 +12,8 @@ void Poller::to_backlog(PolledConnection& connection) {
   backlog_.add(&connection);
 }
 
-// Describes what has arrived, a turn for each connection. When the event ring is full it stays in the
-// rings: completions and credit of everyone go on, only the frames wait.
+// Describes arrivals, a turn for each connection. When the event ring is full they stay in the rings:
+// completions and credit of all connections continue, only the frames wait.
 bool Poller::deliver_backlog() {
   for (PolledConnection* end = backlog_.last(); !backlog_.empty();) {
     PolledConnection* connection = backlog_.take();
@@ -34,7 +34,7 @@ bool Poller::deliver_backlog() {
   return some;
 }
 
-// True when nothing is left to tell of this connection. It may be gone then.
+// True when nothing is left to report of this connection. It may be gone then.
 bool Poller::deliver(PolledConnection& connection) {
   if (connection.tell_granted != 0) {
     if (!tell(connection, Event::writable, connection.tell_granted)) return false;

@@ -24,7 +24,7 @@ struct PolledConnection {
   uint32_t number() const { return connection_number(slot, generation); }
 
   // --- hot path, by the poller ---
-  // A credit, of which the last in a batch says it all; one that tells of nothing more is a pong.
+  // Takes a credit; the last in a batch includes the others, and one without an increase is a pong.
   Violation take_credit(uint32_t word) {
     receiver.counters.credits.add(1);
     has_control = true;
@@ -57,7 +57,7 @@ struct PolledConnection {
   Receiver receiver;
   Reader reader;
 
-  // By the application's thread: what it asks of the poller, and that `sender` is established.
+  // Set by the application's thread: its requests to the poller, and that `sender` is established.
   static constexpr uint32_t kPendingCredit = 1;
   static constexpr uint32_t kPendingDetach = 2;
   std::atomic<uint32_t> pending{0};

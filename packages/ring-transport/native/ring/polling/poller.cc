@@ -43,9 +43,9 @@ uint32_t Poller::turn() {
   return event_ring_.head();
 }
 
-// Between what completed and what it means for the connections stands the application, or the doorbell:
-// a message is described in the step that finds it, and what is owed for it (credit, receives, requests) is
-// seen to in the next, while the answer is on its way. False when there was neither.
+// The application, or the doorbell, runs between completions and their consequences for the connections: a
+// message is described in the step that finds it, and the work that it causes (credit, receives, requests) is
+// done in the next, while the answer is on its way. False when there was neither.
 bool Poller::poll_completions() {
   ibv_wc completions[kCompletions];
   const int count = ibv_poll_cq(cq_.get(), kCompletions, completions);
@@ -165,7 +165,7 @@ void Poller::lose_channel() {
 
 // Requests of the application.
 bool Poller::process_requests() {
-  // Reads what it clears, so that the bits which were set before it are seen below.
+  // This also reads the value, so that the bits set before it are seen below.
   any_pending_.exchange(false, std::memory_order_acq_rel);
   for (size_t word = 0; word < pending_slots_.size(); ++word) {
     if (pending_slots_[word].load(std::memory_order_relaxed) == 0) continue;
@@ -187,8 +187,8 @@ bool Poller::process_requests() {
   return true;
 }
 
-// A connection that leaves is gone when all its receives and READs have come back and the queue was empty
-// after that, so that its share of the queue is free; or after a time that no device needs.
+// A leaving connection is gone when all its receives and READs have come back and the queue was empty after
+// that, so that its share of the queue is free; or after a time that no device needs.
 bool Poller::settle_leaving() {
   bool worked = false;
   for (PolledConnection* end = leaving_.last(); !leaving_.empty();) {

@@ -141,7 +141,7 @@ void Poller::sleep() {
   sleeping_.store(true, std::memory_order_seq_cst);
   arm();
   if (channel_lost_) [[unlikely]]
-    break_all();  // what was attached since, too
+    break_all();  // those attached since, too
   // Completions from before the arming raise no event.
   if (poll_completions() || (channel_lost_ && wants_turn()) || any_pending_.load(std::memory_order_seq_cst) ||
       stopping_.load(std::memory_order_seq_cst)) {

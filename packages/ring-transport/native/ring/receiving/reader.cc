@@ -43,7 +43,7 @@ void Reader::complete(uint32_t index, ibv_wc_status status) {
   Slot& slot = slots_[index];
   if (slot.state.load(std::memory_order_acquire) != State::posted) return;
   slot.status = status;
-  // The application has a reference of its own, unless it let go of the memory while it was being filled.
+  // The application has a reference of its own, unless it released the memory while it was being filled.
   slot.region = {};
   slot.state.store(State::done, std::memory_order_relaxed);
   order_[completed_++ % order_.size()] = index;

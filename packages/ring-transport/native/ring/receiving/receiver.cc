@@ -118,7 +118,7 @@ Violation Receiver::ping() {
 
 int Receiver::answer(uint32_t released, const PeerRing& peer) {
   released_ += static_cast<uint32_t>(released - static_cast<uint32_t>(released_));
-  // Or the peer would write over what was not read yet.
+  // Otherwise the peer would overwrite unread frames.
   RDMAKIT_INVARIANT(reported_ <= released_ && released_ <= parsed_,
                     "%llu units are credited, %llu released, %llu read",
                     static_cast<unsigned long long>(reported_), static_cast<unsigned long long>(released_),

@@ -31,7 +31,7 @@ inline int post_word(const QpRef& qp, const PeerRing& peer, uint32_t word, void*
   request.wr_id = id;
   request.send_flags = IBV_SEND_SIGNALED;
   if (peer.write_with_immediate) {
-    // Nothing is written, so the address is not looked at; it is a valid one all the same.
+    // Nothing is written, so the address is not used; it is a valid one anyway.
     request.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
     request.imm_data = htonl(word);
     request.wr.rdma.remote_addr = peer.address;

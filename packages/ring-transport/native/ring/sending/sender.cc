@@ -96,8 +96,8 @@ bool Sender::make_room(uint32_t units, uint64_t& awaited) {
   return limit_ >= awaited || (limit_ = limit()) >= awaited;
 }
 
-// A place is free when the peer has consumed what it held, and the device no longer reads it here:
-// until its completion a retransmission may.
+// A place is free when the peer has consumed its contents, and the device no longer reads it here: until its
+// completion a retransmission may.
 uint64_t Sender::limit() const {
   return std::min(credited_.load(std::memory_order_seq_cst), completed_.load(std::memory_order_seq_cst)) +
          capacity_;

@@ -54,8 +54,8 @@ class Sender {
   uint64_t window() const;
   uint64_t posted() const { return posted_.load(std::memory_order_relaxed); }
   uint8_t* at(uint64_t position) const { return staging_ + ((position & mask_) << format_.unit_log2()); }
-  // Posts what is laid out as one batch. `full`: no credit or no place in the send queue; a writable event
-  // follows, after which flush is to be called again.
+  // Posts staged frames as one batch. `full`: no credit or no place in the send queue; a writable event
+  // follows, after which flush must be called again.
   SendResult flush();
   // From now on the last work request of each post is signaled, so that drained() comes true.
   void signal() { signal_ = true; }

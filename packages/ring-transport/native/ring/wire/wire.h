@@ -11,11 +11,11 @@
 // Credit. A sender may be at most C bytes (the capacity) and D notifications (the receive depth)
 // ahead of the last credit. The receiver returns credit when C/2 bytes or D/2 notifications are
 // consumed since the last one. Bytes are credited in grains of 64, so that the bits suffice for the largest
-// ring in units of 16: what is consumed of a grain that is not yet consumed whole is credited later. A ping
-// is answered at once with the last credit once more: as every other credit tells of more than the one before
-// it, the answer (the pong) is known by telling of nothing. Who pings waits for the pong before it pings
-// again. Claims, with u < C/2 and v < D/2 the consumed but not yet credited (of u, the whole grains are C/2 -
-// 64 at most, for at C/2 they are credited, and the part of one is less than 64):
+// ring in units of 16: a partly consumed grain is credited later. A ping is answered at once by repeating the
+// last credit: every other credit exceeds the one before it, so the answer (the pong) is recognized by its
+// lack of an increase. The sender of a ping waits for the pong before it pings again. Claims, with u < C/2
+// and v < D/2 the consumed but not yet credited bytes and notifications (the whole grains of u are C/2 - 64
+// at most, because at C/2 they are credited, and the part of one is less than 64):
 //  1. A sender does not wait for ever. When all it published is consumed, it has C - u > C/2 bytes
 //     and D - v >= 1 notifications. A frame is at most C/2 bytes, and so is a pad (a frame that needs
 //     one is at most C/2, so the ring's end is nearer than that). The pad is published by itself, so
@@ -28,8 +28,8 @@
 //     did, and, for those of data, before it returns the credit that counts them. No sooner is needed.
 //  3. Control never waits for data in the send queue: kReservedForControl of its entries are for four
 //     credits, a pong and a ping. A fifth credit, or a second pong, waits for the completion of one.
-//  4. Nor does any of that wait for READs, whose entries are kReservedForReads others. A READ needs
-//     nothing of the ring, so what the device makes wait behind one waits no longer than it takes.
+//  4. Nor does any of that wait for READs, whose entries are kReservedForReads others. A READ needs nothing
+//     of the ring, so a request that the device delays behind one waits no longer than the READ takes.
 #pragma once
 
 #include <cstdint>

@@ -15,7 +15,7 @@ namespace rdmakit::binding {
 // Zeroed memory of a provider. It outlives its registration for as long as JavaScript may reach it.
 class Mapping {
  public:
-  // nullptr with errno set. The pages are touched: the memory is there, or the call fails.
+  // nullptr with errno set. The pages are touched: the memory exists, or the call fails.
   static std::shared_ptr<Mapping> create(Provider& provider, size_t length, const MemoryOptions& options);
   Mapping(Provider& provider, void* address, size_t length, const MemoryOptions& options)
       : provider_(provider), address_(address), length_(length), options_(options) {}

@@ -42,9 +42,9 @@ struct DataPathVerbs {
   int (*move_to_error)(ibv_qp* qp);
 };
 
-// One reference-counted verbs object. `release` of the last reference destroys the object and then
-// releases what it was made from (a queue pair holds its CQs, its PD and its connection id).
-// retain and release may be called on any thread.
+// One reference-counted verbs object. `release` of the last reference destroys the object and then releases
+// its parents (a queue pair holds its CQs, its PD and its connection id). retain and release may be called on
+// any thread.
 struct Handle {
   uint32_t abi;  // kHandleAbi
   HandleKind kind;

@@ -84,8 +84,8 @@ class Thread {
     begin->work();
     return nullptr;
   }
-  // All but those that a thread brings upon itself: who handles them (a sanitizer, a crash reporter) is to
-  // hear of ours too.
+  // All signals but those that a thread causes itself: their handlers (a sanitizer, a crash reporter) must
+  // see ours too.
   static void signals_of_others(sigset_t& set) {
     sigfillset(&set);
     for (const int own : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS}) sigdelset(&set, own);

@@ -58,7 +58,7 @@ void CompletionQueue::watch_last() {
   } else if (members_.size() > kMembersTriedDirectly) {
     if (own_set_ == nullptr) {
       auto set = std::make_unique<PollSet>();
-      if (!set->ok()) return;  // out of descriptors: go on one by one
+      if (!set->ok()) return;  // out of descriptors: continue one by one
       own_set_ = std::move(set);
     }
     for (Member& member : members_) {

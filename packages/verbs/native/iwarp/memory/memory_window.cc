@@ -7,7 +7,7 @@
 namespace rdmakit::iwarp {
 namespace {
 
-constexpr uint32_t kIndex = 0xffffff00;  // of an STag: what is not the consumer's
+constexpr uint32_t kIndex = 0xffffff00;  // of an STag: the bits that the consumer does not choose
 
 }  // namespace
 

@@ -46,7 +46,7 @@ class Batch {
   // The length of the FPDU in the stream.
   [[nodiscard]] uint32_t end_fpdu();
 
-  // For sendmsg: what is left to send.
+  // For sendmsg: the rest to send.
   iovec* pieces() { return pieces_.data() + at_; }
   uint32_t piece_count() const { return count_ - at_; }
   // `length` bytes are in the socket. Empties the batch after the last one.

@@ -244,7 +244,7 @@ void QueuePair::fail_locked(const Failure& failure) {
   if (before == State::connected) Connection::queue_pair_ended(connection_, failure.status);
 }
 
-// An error of this side or of what the peer asked for that no completion tells of is an event.
+// Reports an error of this side, or of the peer's request, as an event if no completion reports it.
 void QueuePair::tell_of_end(const Failure& failure) {
   if (shared_ != nullptr) last_receive_event_.raise(IBV_EVENT_QP_LAST_WQE_REACHED);
   const bool completed =

@@ -91,7 +91,7 @@ class QueuePair : public software::QueuePairBase {
   static std::unique_ptr<QueuePair> create(ibv_pd* pd, ibv_qp_init_attr* attributes);
   ~QueuePair();
 
-  // The id that made this queue pair, and hears of the end of its connection.
+  // The id that made this queue pair, which is notified of the end of its connection.
   void set_connection(std::weak_ptr<Connection> connection) { connection_ = std::move(connection); }
   std::weak_ptr<Connection> connection() const { return connection_; }
 

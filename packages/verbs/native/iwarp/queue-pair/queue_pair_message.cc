@@ -18,8 +18,8 @@ ibv_wc_status status_of(TerminateCode code) {
   return IBV_WC_REM_OP_ERR;
 }
 
-// An application may wait for a WRITE by polling the memory that a later WRITE goes to, so what was
-// placed first must be seen first.
+// An application may wait for a WRITE by polling the memory of a later WRITE, so earlier placements must be
+// visible first.
 inline void order_placements() {
 #if defined(__x86_64__)
   asm volatile("" ::: "memory");  // stores are not reordered with stores

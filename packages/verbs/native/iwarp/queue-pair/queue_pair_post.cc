@@ -1,4 +1,4 @@
-// The work queues of a queue pair: posting to them and completing what is in them.
+// The work queues of a queue pair: posting to them and completing their entries.
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -101,8 +101,8 @@ void QueuePair::enqueue(const ibv_send_wr& request, uint32_t length) {
   send_tail_++;
 }
 
-// Completes, in order, what is done: a READ or an atomic when the response is there; anything else when its
-// last byte is in the socket (RFC 5040: the LLP is reliable, so the buffer may be reused).
+// Completes finished requests in order: a READ or an atomic when the response is there; anything else when
+// its last byte is in the socket (RFC 5040: the LLP is reliable, so the buffer may be reused).
 void QueuePair::complete_sends() {
   while (send_head_ != send_next_) {
     const SendWork& work = send_works_[send_head_ & send_mask_];

@@ -55,7 +55,7 @@ SharedReceiveQueue::~SharedReceiveQueue() {
   static_cast<ProtectionDomain*>(pd)->users--;
 }
 
-// Hot path: no allocation, one lock, no system call but to tell of the limit.
+// Hot path: no allocation, one lock, no system call except to report the limit.
 int SharedReceiveQueue::post(ibv_recv_wr* request, ibv_recv_wr** bad) {
   const std::lock_guard lock(mutex_);
   for (; request != nullptr; request = request->next) {

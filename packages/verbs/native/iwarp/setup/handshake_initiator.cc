@@ -106,7 +106,7 @@ void Connection::tcp_connected(Events& events) {
   request.private_data = private_data_;
   if (!send_all(build_mpa(request))) return fail(ECONNRESET, events);
   enter(State::await_reply);
-  // The second try has what is left of the first one's.
+  // The second try has the rest of the first one's time.
   if (request.enhanced) set_deadline(std::chrono::milliseconds(kReplyTimeoutMs));
   error = ProgressThread::instance().change(number_, socket_.get(), EPOLLIN);
   if (error != 0) fail(error, events);

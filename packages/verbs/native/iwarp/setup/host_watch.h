@@ -1,7 +1,7 @@
 // Whether the host of a peer is gone, while there is something that its TCP has not acknowledged. The
-// kernel's keepalive asks only while there is nothing (keep_alive); for what is lost it tries a quarter of an
-// hour (tcp_retries2 in ip-sysctl.rst). TCP_USER_TIMEOUT would also end the connection of a peer that is
-// stopped, or slow, and whose window is closed: its host answers still.
+// kernel's keepalive probes only while everything is acknowledged (keep_alive); lost data are retransmitted
+// for a quarter of an hour (tcp_retries2 in ip-sysctl.rst). TCP_USER_TIMEOUT would also end the connection of
+// a peer that is stopped or slow and whose window is closed, although its host still answers.
 #pragma once
 
 #include <netinet/in.h>

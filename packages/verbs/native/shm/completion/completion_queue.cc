@@ -46,7 +46,7 @@ void CompletionQueue::attach(QueuePair* queue_pair) {
     if (queue_pair->recv_cq == as_cq() && armed_ != kArmedNot) queue_pair->arm(armed_);
   }
   if (overrun_.load()) queue_pair->fail_later(Failure::fatal(EOVERFLOW));
-  // A message may have come before the arming.
+  // A message may have arrived before the arming.
   if (look_for_arrivals()) channel_->post(this);
 }
 

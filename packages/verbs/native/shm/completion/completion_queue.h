@@ -51,8 +51,8 @@ class CompletionQueue final : public software::CompletionQueueBase {
   // Held while arrivals are taken.
   SleepLock& members_lock() { return members_lock_; }
 
-  // A peer rang: is there an arrival that this queue is armed for? Then it is disarmed, and the caller posts
-  // its event.
+  // A peer rang: checks for an arrival for which this queue is armed. If there is one, the queue is disarmed,
+  // and the caller posts its event.
   bool look_for_arrivals();
 
   CompletionChannel* event_channel() const { return channel_; }

@@ -58,8 +58,8 @@ uint32_t ProtectionDomain::add(uint64_t address, uint64_t length, int access) {
   return key;
 }
 
-// One more region of it; peers hear of the first. Its number. There are never more than kMaxSegments of them,
-// as there are no more regions.
+// One more region of the segment; peers are notified of the first. Returns its number. There are never more
+// than kMaxSegments of them, because there are no more regions.
 uint32_t ProtectionDomain::use(const std::shared_ptr<Segment>& segment) {
   Use& use = segments_[segment->generation];
   if (use.regions++ > 0) return use.number;
@@ -81,7 +81,8 @@ int ProtectionDomain::remove(uint32_t key, PeerCopies copies) {
     {
       const std::lock_guard windows_lock(windows_lock_);
       if (own_ != nullptr && own_[slot_of_key(key)].windows != 0) return EBUSY;
-      // Remove, then look who is at it; a peer says that it is at it, then looks whether the key is there.
+      // Remove the key, then check who is using it; a peer announces its use, then checks that the key is
+      // there.
       table()[slot_of_key(key)].key.store(0, std::memory_order_seq_cst);
     }
     for (QueuePair* queue_pair : queue_pairs_) queue_pair->finish_own_copies();

@@ -41,8 +41,8 @@ class ProtectionDomain : public ibv_pd {
   // Null and errno on failure.
   static std::unique_ptr<ProtectionDomain> create(ibv_context* context);
 
-  // The key of a new region (lkey and rkey are the same), or 0 and errno. Peers hear of its segment. EPERM:
-  // it is of no segment, and a peer may use it that may not reach such memory.
+  // The key of a new region (lkey and rkey are the same), or 0 and errno. Peers are notified of its segment.
+  // EPERM: it belongs to no segment, and a peer may use it that cannot reach such memory.
   uint32_t add(uint64_t address, uint64_t length, int access);
   ~ProtectionDomain();
 
@@ -69,7 +69,7 @@ class ProtectionDomain : public ibv_pd {
   bool out_of_reach(QueuePair* queue_pair);
   // Some is registered for peers.
   bool gives_unshared();
-  // The queue pair is connected: its peer hears of all segments.
+  // The queue pair is connected: announces all segments to its peer.
   void announce_all(QueuePair& queue_pair);
 
   int table_fd() const { return table_fd_.get(); }

@@ -117,8 +117,8 @@ int QueuePair::modify(ibv_qp_attr* attributes, int mask) {
   }
 }
 
-// Only what was never connected comes back from the error state: the area of a connection stays closed, so
-// that a peer which has not noticed finds it so.
+// Only a queue pair that was never connected leaves the error state: the area of a connection stays closed,
+// so that a peer which has not noticed finds it closed.
 int QueuePair::reset() {
   const std::lock_guard ending(ending_mutex_);
   const std::lock_guard members_lock(receive_queue()->members_lock());
@@ -166,7 +166,7 @@ int QueuePair::start(std::unique_ptr<Peer> peer, std::shared_ptr<Link> link) {
 int QueuePair::fail(const Failure& failure) {
   const std::lock_guard ending(ending_mutex_);
   if (ended_) {
-    finish_end();  // the peer may have let go, or died
+    finish_end();  // the peer may have cleared its hazard, or died
     return ending_.status;
   }
   ended_ = true;
@@ -177,7 +177,7 @@ int QueuePair::fail(const Failure& failure) {
     enter(State::error, IBV_QPS_ERR);
     flush_sends(failure.oldest_send);
   }
-  // Close, then look who is at it; the peer says that it is at it, then looks whether this is closed.
+  // Close, then check who is using it; the peer announces its use, then checks whether this is closed.
   header_->closed.store(1, std::memory_order_seq_cst);
   for (int i = 0; i < kHazardSpins && hazard_->names_anything(); i++) {
   }
@@ -204,7 +204,7 @@ bool QueuePair::finish_end() {
     broken_ = true;
     flush_receives();
   }
-  // The peer can have ended between noting that it tells of the limit and telling.
+  // The peer may have ended between recording its report of the limit and sending it.
   if (shared_ != nullptr) shared_->look_at_limit();
   const uint32_t new_events =
       ending_.event | (shared_ != nullptr ? Failure::kLastReceive : Failure::kNothing);

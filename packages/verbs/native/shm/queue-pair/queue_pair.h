@@ -53,17 +53,17 @@ struct Failure {
   }
   // A message could not be received, as its completion tells.
   static Failure receive() { return {.status = EPROTO, .peer_status = ECONNABORTED}; }
-  // This side cannot go on.
+  // This side cannot continue.
   static Failure fatal(int error) { return {.status = error, .peer_status = ECONNABORTED, .event = kFatal}; }
   // The peer wrote or sent invalid data.
   static Failure violation() {
     return {.status = EPROTO, .peer_status = ECONNABORTED, .event = kFatal, .peer_keeps_rules = false};
   }
-  // It has not let go of memory in kPeerPatience.
+  // The peer has not cleared its hazard within kPeerPatience.
   static Failure stopped() {
     return {.status = ETIMEDOUT, .peer_status = ECONNABORTED, .event = kFatal, .peer_keeps_rules = false};
   }
-  // It uses memory that it has given up: until it lets go, that memory is not the application's.
+  // The peer uses memory that it has given up: until it stops, that memory is not the application's.
   static Failure misuse() { return {.status = EPROTO, .peer_status = ECONNABORTED, .event = kFatal}; }
 };
 
@@ -73,7 +73,7 @@ class QueuePair final : public software::QueuePairBase {
   static std::unique_ptr<QueuePair> create(ibv_pd* pd, ibv_qp_init_attr* attributes);
   ~QueuePair();
 
-  // The id that made this queue pair, and hears of the end of its connection.
+  // The id that made this queue pair, which is notified of the end of its connection.
   void set_connection(const std::shared_ptr<Connection>& connection);
   std::weak_ptr<Connection> connection() const { return connection_; }
 
@@ -94,8 +94,8 @@ class QueuePair final : public software::QueuePairBase {
   int fail(const Failure& failure);
   // The same, by the progress thread: for callers that hold a lock which fail() takes. Allocates nothing.
   void fail_later(const Failure& failure);
-  // Ends the connection and makes sure that no thread works for this queue pair any more. Waits for the peer
-  // as fail() does not. False: the peer may go on with a copy all the same.
+  // Ends the connection and makes sure that no thread works for this queue pair any more. Waits for the peer,
+  // unlike fail(). False: the peer may still continue a copy.
   bool retire();
 
   int post_send(ibv_send_wr* request, ibv_send_wr** bad);
@@ -113,7 +113,7 @@ class QueuePair final : public software::QueuePairBase {
   // Something was posted to the shared receive queue: the peer is woken if it waits for that.
   void kick_starved();
 
-  // Sends what waited, if it need not wait any more; ends what waited for the peer to let go.
+  // Sends requests that need not wait any more; ends those that waited for the peer's hazard.
   void progress();
   void progress_from_poll();  // the same under a members_lock: a failure is left to the progress thread
 
@@ -258,7 +258,7 @@ class QueuePair final : public software::QueuePairBase {
 
   std::mutex ending_mutex_;
   bool ended_ = false;
-  bool at_rest_ = false;  // and the peer has let go, or was given up
+  bool at_rest_ = false;  // and the peer has cleared its hazard, or was given up
   Failure ending_;
   Hazard::Clock::time_point ending_since_;
   std::weak_ptr<Connection> connection_;

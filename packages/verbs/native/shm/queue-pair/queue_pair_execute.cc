@@ -1,7 +1,7 @@
-// Doing a send work request: look at the peer's memory, copy, tell. All under send_lock_.
+// Executes a send work request: look at the peer's memory, copy, notify. All under send_lock_.
 //
-// The rule of every access to memory that the peer owns: hold its key as hazard, see that the area is
-// open and the key is there, touch, let go. An entry of the peer's region table means nothing before.
+// The rule of every access to memory that the peer owns: store its key as hazard, check that the area is open
+// and the key is there, access, clear the hazard. An entry of the peer's region table is not valid before.
 #include <fcntl.h>
 #include <unistd.h>
 

@@ -46,7 +46,7 @@ int QueuePair::post_receive(ibv_recv_wr* request, ibv_recv_wr** bad) {
     receive_tail_.store(tail, std::memory_order_seq_cst);
     header_->posted.exchange(tail, std::memory_order_seq_cst);
   }
-  // Post, then look who waits; the peer says that it waits, then looks what is posted.
+  // Post, then check who waits; the peer announces that it waits, then checks for posted receives.
   if (header_->starved.load(std::memory_order_seq_cst) != 0) [[unlikely]] {
     const std::shared_ptr<Link> at = link();
     if (at != nullptr && header_->starved.exchange(0, std::memory_order_relaxed) != 0) at->kick();
@@ -120,8 +120,7 @@ bool QueuePair::take(const Slot& slot, const ReceiveWork& work, const ibv_sge* s
         completion.status = IBV_WC_LOC_ACCESS_ERR;
         return true;
       }
-      // A peer that has ended a window and uses it all the same: it is not waited for here, but by the
-      // progress thread.
+      // A peer has ended a window and still uses it: the progress thread waits for it, not this thread.
       if (hazard_->names(completion.invalidated_rkey)) {
         fail_later(Failure::misuse());
         return false;

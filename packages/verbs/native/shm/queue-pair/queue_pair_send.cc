@@ -87,7 +87,7 @@ bool QueuePair::settle(const Outcome& outcome, uint64_t wr_id, ibv_wr_opcode opc
   report_send(wr_id, opcode, length, outcome.status, outcome.vendor_error);
   if (outcome.lost) {
     end_ = Failure::lost(ECONNRESET);
-    end_.oldest_send = IBV_WC_WR_FLUSH_ERR;  // this was the one that tells of it
+    end_.oldest_send = IBV_WC_WR_FLUSH_ERR;  // this was the request that reports it
   } else {
     end_ = Failure::own(outcome.blame);
   }
@@ -137,7 +137,7 @@ void QueuePair::enqueue(const ibv_send_wr& request, uint32_t length) {
   send_tail_++;
 }
 
-// Does what is in the queue until one has to wait again.
+// Executes queued requests until one has to wait again.
 bool QueuePair::drain() {
   bool good = true;
   while (good && send_head_ != send_tail_) {

@@ -91,7 +91,7 @@ int SharedReceiveQueue::post(ibv_recv_wr* request, ibv_recv_wr** bad) {
     }
     board_->posted.exchange(next_ticket_, std::memory_order_seq_cst);
   }
-  // Post, then look who waits; a peer says that it waits, then looks what is posted.
+  // Post, then check who waits; a peer announces that it waits, then checks for posted receives.
   if (claims_->starved.load(std::memory_order_seq_cst) != 0) [[unlikely]]
     wake_starved();
   return error;

@@ -42,7 +42,7 @@ struct ReceiveWork {
 
 class SharedReceiveQueue final : public ibv_srq {
  public:
-  // Null and errno. What was granted goes back into `attributes`.
+  // Null and errno. The granted values are stored in `attributes`.
   static std::unique_ptr<SharedReceiveQueue> create(ibv_pd* pd, ibv_srq_init_attr* attributes);
   ~SharedReceiveQueue();
 

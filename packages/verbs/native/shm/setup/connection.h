@@ -68,13 +68,13 @@ class Connection final : public software::ConnectionBase {
   void resume_accepting() override;
   void unlink_file();
 
-  // Has what was socket_ from when the queue pair starts.
+  // Owns the former socket_ from the queue pair's start.
   std::shared_ptr<Link> link_;
   ProgressThread::Clock::time_point retry_until_ = ProgressThread::Clock::time_point::max();
   std::shared_ptr<Hazard> hazard_;          // of a queue pair that is gone
   std::vector<uint8_t> peer_private_data_;  // from it
   std::unique_ptr<Frame> request_;          // what the peer asked for
-  bool owes_synchronized_ = false;          // it is sent when the initiator's has come
+  bool owes_synchronized_ = false;          // it is sent when the initiator's has arrived
 
   // Of a listener's socket file.
   dev_t file_device_ = 0;

@@ -152,15 +152,15 @@ void Connection::begin(const GreetingFrame& greeting, Frame& frame, Events& even
   if (peer == nullptr) return fail(errno, events);
   const bool responder = frame.header.type == FrameType::request;
   const int reach = reach_of(peer->pid());
-  // The reply goes before the first announcement, and the area is in use as soon as it is there.
+  // The reply goes before the first announcement, and the area is in use from its arrival.
   const int error = responder ? send_greeting(FrameType::accept, reach) : 0;
   if (error != 0) return fail(error == EPIPE ? ECONNRESET : error, events);
   link_ = std::make_shared<Link>(std::move(socket_), number_);
   enter(State::completing);
   set_deadline(kSegmentsTimeout);
   if (queue_pair()->start(std::move(peer), link_) != 0) return fail(ECONNABORTED, events);
-  // A responder with memory that the initiator may not reach hears of that first: a refusal comes before
-  // `established` at both ends.
+  // A responder with memory that the initiator may not reach waits for the initiator's report first: a
+  // refusal comes before `established` at both ends.
   owes_synchronized_ = responder && queue_pair()->gives_unshared();
   if (owes_synchronized_) return;
   if (!responder && greeting.status != 0 && !queue_pair()->out_of_reach()) return fail(EPERM, events);

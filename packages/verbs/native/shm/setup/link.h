@@ -29,11 +29,11 @@ class Link {
   }
   void kick() { put(PlainFrame{header_of(FrameType::kick), 0, Blame::nothing, {}}, nullptr); }
   void tell_limit() { put(PlainFrame{header_of(FrameType::limit), 0, Blame::nothing, {}}, nullptr); }
-  // The last frame. What is still waiting to be sent is not sent any more.
+  // The last frame. Waiting frames are dropped.
   void end(int status, Blame blame);
   // The progress thread calls the connection in a moment.
   void wake_soon();
-  // Sends what is waiting. Called by the progress thread at the time that this link asked for.
+  // Sends waiting frames. Called by the progress thread at the time that this link asked for.
   void flush();
 
   // The peer is dead, or has said that it touches nothing any more.
