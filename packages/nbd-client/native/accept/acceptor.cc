@@ -33,9 +33,9 @@ std::string name_of(const sockaddr_storage& address, socklen_t length) {
   return std::string(host) + ":" + service;
 }
 
-// A client whose host died must not keep its lane: it is asked after a silence, as by an iWARP provider, and
-// is gone when it has answered nothing for as long as one may let its answers lie (Terms::stall). Without,
-// the kernel repeats what is not acknowledged for 15 minutes.
+// A client whose host died must not keep its lane: it is probed after a silence, as by an iWARP provider, and
+// disconnected when it has not answered for as long as a client may leave its answers unread (Terms::stall).
+// Otherwise the kernel retransmits unacknowledged data for 15 minutes.
 void set_tcp_options(int fd, uint64_t stall_timeout_ns) {
   const auto set = [fd](int option, int value) { setsockopt(fd, IPPROTO_TCP, option, &value, sizeof value); };
   set(TCP_NODELAY, 1);
@@ -90,7 +90,7 @@ void Acceptor::join() {
   }
   wake();
   thread_.join();
-  // Their lanes have ended by now; what is left to say is said, and they end.
+  // Their lanes have ended by now; the remaining bytes are sent, and they end.
   for (const auto& pump : pumps_) pump->stop();
   pumps_.clear();
 }
@@ -250,8 +250,8 @@ void Acceptor::drive(Session& session, uint64_t now) {
   session.over = converse(session, now);
 }
 
-// Closing the socket is not enough: between a fork and its exec a child holds it open too, and the
-// epoll set would go on naming a session that is gone (epoll(7), question 6).
+// Closing the socket is not enough: between a fork and its exec a child holds it open too, and the epoll set
+// would continue to name a session that is gone (epoll(7), question 6).
 void Acceptor::unwatch(Session& session) {
   if (session.watched != 0) epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, session.socket.get(), nullptr);
   session.watched = 0;

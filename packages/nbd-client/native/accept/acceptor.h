@@ -30,7 +30,8 @@ struct AcceptorOptions {
   uint64_t handshake_timeout_ns = 10'000'000'000;  // for the whole of it
   uint64_t lane_wait_ns = 2'000'000'000;
   uint32_t max_handshakes = 1024;
-  uint64_t idle_ns = 1'000'000'000;  // who has negotiated and then says nothing for that long may make room
+  uint64_t idle_ns = 1'000'000'000;  // a client that has negotiated and is then silent for that long may make
+                                     // room
   uint64_t stall_timeout_ns = 30'000'000'000;  // see Terms::stall
 };
 
@@ -58,7 +59,7 @@ class Acceptor {
   // Any thread.
   void wake();
   void add(Listener&& listener);
-  // Closes listeners and handshakes; the thread goes on for wake().
+  // Closes listeners and handshakes; the thread continues for wake().
   void stop_accepting();
   void join();
 

@@ -73,7 +73,7 @@ int Engine::attach_socket(uint32_t lane, int descriptor, std::string& why) {
 int Engine::attach_device(std::span<const uint32_t> lanes, int device, std::string& why) {
   const std::lock_guard lock(control_);
   if (closed_) return ESHUTDOWN;
-  // The driver hears of the first queue when nothing can fail any more.
+  // The driver learns of the first queue when nothing can fail any more.
   std::vector<std::unique_ptr<NbdClient>> clients;
   for (const uint32_t lane : lanes) {
     if (lane >= lane_count()) return EINVAL;

@@ -68,7 +68,7 @@ class NbdFront {
     return requests_.quiet() && (of_device() ? queue_.may_part() : socket_.may_part());
   }
   // The queue of a device cannot be given away: it rests until resume(), or until its thread ends. When that
-  // has ended the driver asks what was not answered again, of the next thread that fetches.
+  // has ended, the driver sends unanswered requests again to the next thread that fetches.
   int part() {
     if (of_device()) return -1;
     requests_.part();

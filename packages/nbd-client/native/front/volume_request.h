@@ -12,7 +12,8 @@ namespace rdmakit::nbd {
 static_assert(kEperm == EPERM && kEio == EIO && kEnomem == ENOMEM && kEinval == EINVAL && kEnospc == ENOSPC &&
               kEoverflow == EOVERFLOW && kEnotsup == EOPNOTSUPP && kEshutdown == ESHUTDOWN);
 
-// FUA on anything has nothing to do: see RequestKind::flush. `error`: what it is refused with, or 0.
+// FUA needs no work on any request: see RequestKind::flush. `error`: the error with which it is refused, or
+// 0.
 inline volume::Request to_volume(const NbdRequest& request, const Terms& terms, int error) {
   volume::Request asked;
   asked.offset = request.offset + (error == 0 ? terms.exported.offset : 0);

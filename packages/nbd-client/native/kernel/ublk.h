@@ -45,7 +45,7 @@ int ublk_recover(uint32_t index, std::string& why);
 // Asks the disk, open with O_DIRECT, for a page and waits for nothing: at a request the driver notices that
 // its server is gone, else it looks every 5 s.
 int ublk_nudge(int disk, uint64_t offset, std::string& why);
-// ublk_start() of a device that was recovered: its requests go on.
+// ublk_start() of a device that was recovered: its requests continue.
 int ublk_resume(uint32_t index, std::string& why);
 // Takes the disk away; blocks until its requests are answered. The queues end.
 int ublk_stop(uint32_t index, std::string& why);

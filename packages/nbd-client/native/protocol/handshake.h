@@ -30,7 +30,7 @@ namespace rdmakit::nbd {
 
 inline constexpr uint32_t kMaxString = 4096;         // "Values": strings
 inline constexpr uint32_t kMaxOptions = 32;          // in one session
-inline constexpr uint32_t kMaxOptionLength = 32768;  // what is longer ends the session unread
+inline constexpr uint32_t kMaxOptionLength = 32768;  // a longer one ends the session unread
 
 struct ExportDescription {
   std::string name;         // ≤ kMaxString bytes
@@ -75,11 +75,11 @@ class Handshake {
   // The client said goodbye, which is no failure.
   bool aborted() const { return phase_ == Phase::closed && option_ == kOptAbort; }
 
-  // From here on all bytes go through TLS. Nothing of what was agreed before is kept.
+  // From here on all bytes go through TLS. Nothing that was negotiated before is kept.
   void tls_started();
   // A lane is reserved: go.
   void grant();
-  // No lane: says so (GO, the client may go on) or closes (EXPORT_NAME has no way to say it).
+  // No lane: reports it (GO, the client may continue) or closes (EXPORT_NAME has no error reply).
   void refuse(OptionReplyType type, const char* reason);
   // In Phase::transmission.
   Terms terms() const;
@@ -87,7 +87,7 @@ class Handshake {
  private:
   using Step = void (Handshake::*)();
 
-  // One per state; each is called when all the bytes it waited for are there.
+  // One per state; each is called when all the bytes that it waited for are there.
   void on_client_flags();
   void on_option_header();
   void on_option_payload();

@@ -1,4 +1,4 @@
-// Metadata contexts: there is one, "base:allocation", which BLOCK_STATUS tells of.
+// Metadata contexts: there is one, "base:allocation", which BLOCK_STATUS reports.
 #include "protocol/handshake.h"
 
 namespace rdmakit::nbd {

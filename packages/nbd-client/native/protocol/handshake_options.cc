@@ -1,4 +1,4 @@
-// The options: what each may hold and what it is answered.
+// The options: the valid contents and the answer of each.
 #include <algorithm>
 #include <cstring>
 

@@ -1,4 +1,4 @@
-// Reads an option's payload front to back. Every length is compared with what is left before it is used.
+// Reads an option's payload front to back. Every length is compared with the rest before it is used.
 #pragma once
 
 #include <cstring>

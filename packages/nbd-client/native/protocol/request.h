@@ -30,7 +30,7 @@ struct Export {
   uint64_t size = 0;
   uint16_t flags = 0;          // transmission flags, kFlag…
   uint64_t offset = 0;         // in the volume, a multiple of kGranularity
-  uint32_t minimum_block = 1;  // what is not a multiple of it is refused
+  uint32_t minimum_block = 1;  // requests that are not a multiple of it are refused
   bool read_only() const { return (flags & kFlagReadOnly) != 0; }
 };
 

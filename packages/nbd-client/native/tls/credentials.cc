@@ -36,7 +36,7 @@ bool kept_secret(const std::string& file, std::string& why) {
   return check_private(opened.get(), file, why) == 0 && check_folder(file, why) == 0;
 }
 
-// Called by GnuTLS. 0: `key`, which it frees; 1: there is no such client (it goes on with a random key, so
+// Called by GnuTLS. 0: `key`, which it frees; 1: there is no such client (it continues with a random key, so
 // that the client cannot tell); -1: an error.
 int give_key(gnutls_session_t session, const char* name, gnutls_datum_t* key) {
   std::string why;

@@ -24,13 +24,13 @@ class TlsPump {
 
   // Both sockets without blocking. `session` speaks over `outer`; the lane has the other end of `inner`.
   TlsPump(std::unique_ptr<TlsSession> session, UniqueFd outer, UniqueFd inner);
-  // Ends the connection if it still is there.
+  // Ends the connection if it still exists.
   ~TlsPump();
   // 0 or an errno value.
   int start();
   // The thread has ended, or is about to.
   bool finished() const { return finished_.load(std::memory_order_acquire); }
-  // From now on it has `kParting` for what is left to send.
+  // From now on it has `kParting` to send the rest.
   void stop();
 
  private:

@@ -32,7 +32,7 @@ export async function attach(options: AttachOptions): Promise<number> {
   return await attachKept(options, options.state ? StateFolder.open(options.state) : openOwnState(options))
 }
 
-/** @throws UsageError: it would lose what was answered */
+/** @throws UsageError: answered WRITEs would be lost */
 function keepsState({ state, swap, acknowledge }: AttachOptions): boolean {
   if (state === false || (state === undefined && !swap)) return false
   if (acknowledge === 'one')

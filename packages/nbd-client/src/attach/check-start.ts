@@ -26,7 +26,7 @@ async function checkKernel(front: Front, device: DeviceName | undefined): Promis
     try {
       await promisify(execFile)('modprobe', [module], { timeout: 30_000 })
     } catch {
-      // Said below: what counts is whether the module is there.
+      // Reported below: only the module's presence counts.
     }
     if (!isThere())
       throw new ExitError(

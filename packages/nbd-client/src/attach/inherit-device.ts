@@ -8,7 +8,7 @@ import type { AttachOptions } from './attach-options.js'
 import { checkSame } from './same-device.js'
 import { takeOverDevice } from './take-over-device.js'
 
-/** Goes on with a device that another process hands over, or, when that one dies of it, takes it over. */
+/** Continues with a device that another process hands over, or takes it over if that process dies in the attempt. */
 export async function inheritDevice(
   options: AttachOptions,
   state: string,

@@ -7,7 +7,7 @@ import { startUblk } from './start-ublk.js'
 /**
  * Has the kernel make the device.
  * @param wanted its index; undefined: the first that is free @param kept whether another process may take it over
- * @returns `link`: of ublk, for it hears of a queue that fails from the first request on
+ * @returns `link`: of ublk, because it reports a failing queue from the first request on
  */
 export async function makeDevice(
   volume: Volume,

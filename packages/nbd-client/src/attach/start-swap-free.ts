@@ -14,20 +14,21 @@ const SCOPE = ['--scope', '--quiet', '--collect', '--property=MemorySwapMax=0', 
 const SYSTEMD_TIMEOUT_MS = 10_000
 
 /**
- * Keeps this process out of swap as a whole, which takes a start inside of a control group without swap: what a
- * process has before it moves into one stays where it was. Outside of one, the process moves:
+ * Keeps this whole process out of swap, which requires a start inside of a control group without swap: memory
+ * from before a move into one stays where it was. Outside of one, the process moves:
  *
  *   in a group without swap, as a service is             stays there
  *   in the root group                                    a group of its own, which goes when it ends
  *   in a scope, as a session's shell is, under systemd   a scope of its own
- *   in any other                                         stays: whoever made that group counts on it
+ *   in any other                                         stays: the owner of that group relies on it
  *
  * It also marks all threads as part of the I/O path, V8's and those of libuv, which are there before the first line of
- * a program: one that needs memory, and writes to the device to get it, waits for itself where the volume has to reach
- * a server again. That, too, takes a start.
+ * a program: a thread that needs memory, and writes to the device to get it, would wait for itself if the
+ * volume has to reach a server again. That, too, requires a start.
  *
- * So the process executes its program again, once. Call this before anything is opened: number, standard input and
- * output, and what a predecessor gave stay. Where that cannot be, it says why, and the process goes on.
+ * So the process re-executes its program once. Call this before anything is opened: process id, standard
+ * input and output, and the descriptors from a predecessor stay. If that is impossible, it returns the
+ * reason, and the process continues.
  */
 export async function startSwapFree(group = new ControlGroup()): Promise<Safety> {
   const [starter, ...found] = process.env[STARTED_AGAIN]?.split(' ') ?? []

@@ -6,7 +6,7 @@ import { ublkDevice } from '../kernel/ublk-device.js'
 import type { AttachOptions } from './attach-options.js'
 import { endLeftOver } from './left-over.js'
 
-/** @returns the device's index; and its link, which hears of a queue that fails from the first request on */
+/** @returns the device's index; and its link, which reports a failing queue from the first request on */
 export async function startUblk(
   volume: Volume,
   options: AttachOptions,

@@ -6,7 +6,7 @@ import type { KeptDevice } from '../upgrade/volume-json.js'
 import type { AttachOptions } from './attach-options.js'
 import { successionOf } from './succession.js'
 
-/** Goes on where another process ended, or has stopped to hand over. The kernel has the device. */
+/** Continues where another process ended, or has stopped to hand over. The kernel has the device. */
 export async function takeOverDevice(
   options: AttachOptions,
   folder: StateFolder,

@@ -228,7 +228,7 @@ function serverRows(client: ClientStatus, name: string, earlier: Earlier | undef
   })
 }
 
-/** A counter: its value at the first look, then what it grew by in a second; nothing of a client that was not there. */
+/** A counter: its value at the first look, then its growth per second; nothing for a client that was not there. */
 function passed(
   now: number,
   was: number | undefined,

@@ -11,7 +11,7 @@ import { DeviceServices } from './device-services.js'
 import { endDevice, settleDevice } from './end-device.js'
 import { enlargeRequests, makeSwap, placeLanes } from './use-device.js'
 
-/** How it ended here; `left`: another process goes on with the device, or will. */
+/** The end of the device here; `left`: another process serves the device, or will. */
 interface End {
   readonly status: number
   readonly left: boolean
@@ -132,7 +132,7 @@ export class AttachedDevice {
     })
   }
 
-  /** Another process has the volume: the device is its own, too. What is lost may be that. */
+  /** Another process has the volume: the device is its own, too. That may be the cause of the loss. */
   async #isFenced(): Promise<boolean> {
     const { volume } = this.#attachment
     const fenced = volume.lost ? await volume.askFenced() : volume.fenced

@@ -11,7 +11,9 @@ import { placeLanes } from './use-device.js'
 /** Above the engine's own deadlines: a READ may have to try each replica, and the backup's file. */
 const ANSWER_SLACK_MS = 6_000
 const BACKUP_SLACK_MS = 10_000
-/** It may have to wait until the kernel lets go of this process: longer than it does itself (kernel/ublk-device.ts). */
+/**
+ * It may have to wait until the kernel releases this process: longer than that takes itself (kernel/ublk-device.ts).
+ */
 const UBLK_SERVE_MS = 35_000
 
 type Retaken = Extract<HandOverOutcome, { over: false }>
@@ -42,7 +44,7 @@ export class DeviceHandOver {
     this.#holder = holder
   }
 
-  /** goes on with the device */
+  /** continues with the device */
   get successor(): Successor | undefined {
     return this.#successor
   }
@@ -52,7 +54,10 @@ export class DeviceHandOver {
     return this.#underWay
   }
 
-  /** @param command of the successor; default: that of this process @throws Error: this process goes on, and why */
+  /**
+   * @param command of the successor; default: that of this process @throws Error: this process continues, and the
+   * reason
+   */
   async upgrade(command: readonly string[] | undefined): Promise<Upgraded> {
     const { succession, path, options } = this.#attachment
     if (succession === undefined)

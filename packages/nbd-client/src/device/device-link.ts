@@ -7,7 +7,8 @@ export interface DeviceLink {
   /** Gives the device of a process that is gone its lanes. @throws EINVAL: it is not this device */
   reconnect(signal: AbortSignal): Promise<void>
   /**
-   * Goes on with what another process of the device hands over: sockets by lane, which are closed; none of ublk.
+   * Continues with the sockets that another process of the device hands over, by lane; they are closed. None
+   * for ublk.
    * @throws as {@link reconnect}
    */
   adopt(sockets: ReadonlyMap<number, number>, signal: AbortSignal): Promise<void>

@@ -65,12 +65,12 @@ export class DeviceServices {
     }
   }
 
-  /** Another process goes on with the device, which wants the same port. */
+  /** Another process continues with the device, and needs the same port. */
   closeMetrics(): void {
     this.#metrics?.close()
   }
 
-  /** Answers who has asked for something. */
+  /** Answers outstanding requests of the control socket. */
   async finish(): Promise<void> {
     await this.#control?.finish(FAREWELL_MS)
   }

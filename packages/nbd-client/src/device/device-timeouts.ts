@@ -10,8 +10,9 @@ export interface DeviceTimeouts {
 }
 
 /**
- * The kernel's seconds for one request. Short, for after a crash it repeats what was in flight only then; above
- * the engine's own deadline, or it would give up the sockets of a process that is about to answer.
+ * The kernel's seconds for one request. Short, because after a crash the kernel repeats requests in flight
+ * only then; above the engine's own deadline, or the kernel would give up the sockets of a process that is
+ * about to answer.
  */
 function requestTimeout(operationTimeout: number): number {
   return operationTimeout + 2

@@ -40,7 +40,7 @@ export async function withPageSocket(
   }
 }
 
-/** @returns what was read; undefined: an I/O error */
+/** @returns the bytes read; undefined: an I/O error */
 async function request(
   socket: Socket,
   command: number,

@@ -13,7 +13,7 @@ import { serveVolume } from './serve-volume.js'
  * @returns the process's exit status
  */
 export async function serve(given: ServeOptions): Promise<number> {
-  // Its control socket is opened when the volume is there, and would be too late then to be refused without a trace.
+  // The control socket is opened when the volume exists, which would be too late for a refusal without a trace.
   openRuntimeDirectory()
   const place = await ExportPlace.open(given)
   try {

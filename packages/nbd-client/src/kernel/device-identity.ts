@@ -27,8 +27,8 @@ export function drawIdentifier(front: Front = 'nbd'): string {
 export const BLOCK_DEVICES = '/sys/block'
 
 /**
- * @returns the identifier of what the kernel has under this number, by which it is compared; '' when its maker gave it none;
- * undefined: nothing, or of ublk what was stopped
+ * @returns the identifier of the kernel's device with this number, for comparison; '' if its maker gave it
+ * none; undefined: no device, or a stopped one of ublk
  * @throws Error: the kernel has it and cannot be asked
  */
 export function identifierOf(name: DeviceName, devices = BLOCK_DEVICES): string | undefined {

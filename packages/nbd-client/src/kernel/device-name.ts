@@ -13,7 +13,7 @@ export function blockName({ front, index }: DeviceName): string {
   return front === 'nbd' ? `nbd${index}` : `ublkb${index}`
 }
 
-/** Is there while the device is attached: the nbd driver's devices themselves always are. */
+/** A file that exists while the device is attached: the nbd driver's devices themselves always exist. */
 export function attachedFile(device: DeviceName): string {
   return `/sys/block/${blockName(device)}${device.front === 'nbd' ? '/pid' : ''}`
 }

@@ -19,7 +19,7 @@ export interface Uses {
   readonly unseen: number
 }
 
-/** Where the kernel tells of devices and processes. */
+/** The kernel's folders for devices and processes. */
 export interface KernelFolders {
   readonly sys: string
   readonly proc: string
@@ -28,9 +28,9 @@ export interface KernelFolders {
 export const KERNEL: KernelFolders = { sys: '/sys', proc: '/proc' }
 
 /**
- * All that uses a block device: the device itself, its partitions, and what is stacked on either, to the top. Who has only
- * mapped it, and closed it since, is not seen: to look at a process's mappings takes a lock that a process that waits for
- * one of our pages holds.
+ * All users of a block device: of the device itself, its partitions, and all devices stacked on either, to
+ * the top. A process that has only mapped it, and closed it since, is not found: reading a process's mappings
+ * takes a lock that a process waiting for one of our pages holds.
  *
  * @param device as in /sys/class/block
  * @param except processes that are no users
@@ -52,7 +52,7 @@ export function usesOf(device: string, except: readonly number[] = [], folders =
 export const MOMENT_MS = 3_000
 const MOMENT_LOOK_MS = 100
 
-/** {@link usesOf} without who has it open for less than `moment` milliseconds. */
+/** {@link usesOf} without processes that have it open for less than `moment` milliseconds. */
 export async function lastingUses(
   device: string,
   except: readonly number[],

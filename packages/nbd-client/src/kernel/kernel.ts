@@ -51,9 +51,10 @@ export function closeDescriptor(descriptor: number): void {
 }
 
 /**
- * Goes on as another program: the same process, with its environment, control group, standard input, output and error,
- * and with nothing of its memory. No `exit` event comes first.
- * @param program found by PATH @param kept more descriptors that stay open @throws Error with the `code` of execve(2), and this process goes on
+ * Executes another program in this process, with its environment, control group, standard input, output and
+ * error, and without its memory. No `exit` event comes first.
+ * @param program found by PATH @param kept more descriptors that stay open @throws Error with the `code` of
+ * execve(2), and this process continues
  */
 export function replaceProcess(program: string, words: readonly string[], kept: readonly number[]): void {
   native.replaceProcess(program, [...words], [...kept])

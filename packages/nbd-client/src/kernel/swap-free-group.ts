@@ -76,7 +76,7 @@ function ownPath(): string {
   return /^0::(.*)$/m.exec(readFileSync('/proc/self/cgroup', 'utf8'))?.[1] ?? '/'
 }
 
-/** Those of processes that were killed. One in which a process goes on with the device cannot be removed. */
+/** Groups of killed processes. A group in which a process serves the device cannot be removed. */
 function removeAbandoned(root: string): void {
   for (const name of readdirSync(root)) {
     const pid = name.startsWith(PREFIX) ? name.slice(PREFIX.length) : ''
@@ -84,7 +84,7 @@ function removeAbandoned(root: string): void {
   }
 }
 
-/** The group is left to a process that goes on with the device, if there is one. */
+/** The group is left to a process that continues with the device, if there is one. */
 function endWith(root: string, group: string): void {
   process.once('exit', () => {
     try {

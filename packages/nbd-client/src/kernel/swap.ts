@@ -17,7 +17,7 @@ const REMOVED = /\\040\(deleted\)$/
 /** A tool that does not end in time, perhaps because the kernel waits: it is asked to end, and not waited for. */
 export class LateError extends Error {}
 
-/** @throws Error with what it said, or how it ended; LateError */
+/** @throws Error with its output, or how it ended; LateError */
 export async function runTool(command: string, args: string[], timeout: number): Promise<void> {
   const words = [command, ...args].join(' ')
   let timer: NodeJS.Timeout | undefined
@@ -26,7 +26,7 @@ export async function runTool(command: string, args: string[], timeout: number):
       if (failure === null) resolve()
       else reject(errorOf(words, failure, stderr))
     })
-    // A process within the kernel ends when that lets go of it, which may be never: its end is not what counts.
+    // A process within the kernel ends when the kernel returns, which may be never: its end does not count.
     timer = setTimeout(() => {
       child.kill('SIGKILL')
       child.unref()

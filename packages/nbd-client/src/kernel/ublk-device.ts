@@ -20,7 +20,7 @@ const LET_GO_LOOK_MS = 100
  * that.
  */
 const RECOVER_RETRY_MS = 20
-/** It looks when the next request comes, or every 5 s; and then lets go of what the process had open. */
+/** The kernel checks when the next request comes, or every 5 s; then it releases the process's open files. */
 const RECOVER_MS = 30_000
 /** Then a process has died that had just begun to recover the device. */
 const HALF_RECOVERED_MS = 10_000
@@ -81,7 +81,10 @@ export const ublkDevice = {
     await native.ublkStart(index)
   },
 
-  /** Goes on with a device whose process is gone, as soon as the kernel has noticed that. `ready` as of {@link start} */
+  /**
+   * Continues with a device whose process is gone, as soon as the kernel has noticed that. `ready` as of {@link
+   * start}
+   */
   async recover(volume: Volume, index: number, ready: () => void, signal: AbortSignal): Promise<void> {
     const { queues } = native.ublkStatus(index)
     await beginRecovery(index, signal)
@@ -91,8 +94,8 @@ export const ublkDevice = {
   },
 
   /**
-   * To have the kernel look whether the device's threads are there, when they are not any more: it does at the next request,
-   * else every 5 s. Opened while they are: opening may need them.
+   * Makes the kernel notice that the device's threads are gone: it checks at the next request, else every 5
+   * s. Open it while they exist: opening may need them.
    * @param size of the disk
    * @returns undefined: the disk cannot be opened
    */

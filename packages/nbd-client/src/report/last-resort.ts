@@ -38,7 +38,7 @@ export function holdsNoPages(): void {
   holder = 'nobody'
 }
 
-/** For the status: what has failed in this process. */
+/** For the status: the failure in this process. */
 export function impairment(): Impairment | undefined {
   return lastResort.impairment
 }

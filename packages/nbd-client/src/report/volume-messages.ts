@@ -5,7 +5,7 @@ import { say } from './log.js'
 
 const PAGE = 4096
 
-/** Tells of each lost server, once, with what is lost. */
+/** Reports each lost server, once, with the lost pages. */
 export function reportFailures(volume: Volume): void {
   volume.onServerFailure(({ server, reason, degraded, backedUp, away, lost }) => {
     const consequences = [
@@ -30,7 +30,7 @@ export function reportFailures(volume: Volume): void {
   })
 }
 
-/** Tells what has become of a volume that was taken over. */
+/** Reports the outcome of a volume's take-over. */
 export function sayAdopted({ backedUp, missing, lost, degraded }: Adopted, slabSize: number): void {
   if (backedUp > 0) say(`${formatSize(backedUp * slabSize)} of the volume are read from the backup`)
   if (missing > 0)
@@ -42,7 +42,7 @@ export function sayAdopted({ backedUp, missing, lost, degraded }: Adopted, slabS
 /** Lines about wrong pages at most; the status counts all of them. */
 const WRONG_PAGES_TOLD = 100
 
-/** Tells of pages that did not match their checksum. */
+/** Reports pages that did not match their checksum. */
 export function reportWrongPages(volume: Volume): void {
   let told = 0
   const tell = (server: number | null, page: number, outcome: string) => {

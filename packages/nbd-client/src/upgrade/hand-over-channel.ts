@@ -89,7 +89,7 @@ export class HandOverChannel {
     this.#socket.destroy()
   }
 
-  /** Resolves when a line has come, the other end has closed, `signal` aborts or the time is up. */
+  /** Resolves when a line has arrived, the other end has closed, `signal` aborts or the time is up. */
   #event(timeout: number, signal: AbortSignal | undefined): Promise<void> {
     return new Promise((resolve) => {
       const end = () => {

@@ -6,7 +6,7 @@ import type { Successor } from './successor.js'
 
 /** The connection of device and lanes, as far as it affects the progress of a hand-over. */
 export interface Parting {
-  /** Every lane has answered what it had, and does nothing. */
+  /** Every lane has answered its requests, and is idle. */
   rested?(): void
   /** The lanes' threads have ended. */
   ended?(): void
@@ -18,12 +18,12 @@ export interface HandOverOptions {
   readonly volume: Volume
   readonly folder: StateFolder
   readonly successor: Successor
-  /** milliseconds in which every lane answers what it has */
+  /** milliseconds in which every lane answers its requests */
   readonly answerTimeout: number
   readonly parting?: Parting
   /** milliseconds in which the successor serves when it has all that it needs; default {@link Successor}'s */
   readonly serveTimeout?: number
-  /** Goes on with the volume, in this process, after a successor that failed: by {@link Volume.takeOver}. */
+  /** Continues with the volume, in this process, after a successor that failed: by {@link Volume.takeOver}. */
   readonly retake: () => Promise<Volume>
 }
 
@@ -44,10 +44,11 @@ export type HandOverOutcome =
     }
 
 /**
- * Hands a volume and its connections to `successor`. Their clients notice a pause. The old volume is left then,
- * and this process has to end; or it goes on itself. Of a device's queues the kernel knows when their threads have ended,
- * which is before the successor has the volume.
- * @throws Error when the successor failed, and going on here as well: the sessions linger, for the next process
+ * Hands a volume and its connections to `successor`. Their clients notice a pause. Then the old volume is
+ * left, and this process has to end; or it continues itself. The kernel notices when the threads of a
+ * device's queues have ended, which is before the successor has the volume.
+ * @throws Error when the successor failed, and so did continuing here: the sessions linger, for the next
+ * process
  */
 export async function handOver(options: HandOverOptions): Promise<HandOverOutcome> {
   const { volume, folder, successor, parting, answerTimeout, serveTimeout, retake } = options
@@ -84,8 +85,8 @@ export async function handOver(options: HandOverOptions): Promise<HandOverOutcom
 }
 
 /**
- * Lets every lane answer what it has and give its socket away. `failure`: one of them did not, or not in time; then all
- * go on, those that have given theirs away just before they hear of it too.
+ * Lets every lane answer its requests and give its socket away. `failure`: one of them did not, or not in
+ * time; then all continue, even those that have just given theirs away.
  * @returns descriptors by lane, of those that served a connection
  */
 async function yieldLanes({ engine, lanes }: Volume, timeout: number) {

@@ -22,7 +22,7 @@ export interface Inheritance {
   readonly sockets: ReadonlyMap<number, number>
 }
 
-/** The process where this one is to go on, as seen from here. */
+/** The process whose work this one is to continue, as seen from here. */
 export class Predecessor {
   /** its state folder; undefined: it does not tell */
   readonly state: string | undefined

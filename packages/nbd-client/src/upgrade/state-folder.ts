@@ -23,7 +23,7 @@ const OPENINGS = 100
 const LOCK = 'lock'
 const VOLUME = 'volume.json'
 
-/** The folder that lets a successor of this process go on with its volume (docs/page-service/restart.md). */
+/** The folder that lets a successor of this process continue with its volume (docs/page-service/restart.md). */
 export class StateFolder {
   readonly path: string
   readonly #lock: number
@@ -110,7 +110,7 @@ export class StateFolder {
     return join(this.path, 'slabs.map')
   }
 
-  /** @returns undefined when nothing is kept @throws ConfigurationError that says what is wrong with volume.json */
+  /** @returns undefined when nothing is kept @throws ConfigurationError that names the mistake in volume.json */
   read(): KeptVolume | undefined {
     return readVolume(this.#volume)
   }

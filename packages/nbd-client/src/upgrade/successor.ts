@@ -28,8 +28,8 @@ export function ownCommand(): readonly string[] {
 }
 
 /**
- * The process that is to go on where this one ends, as seen from here. It is a child of this one: in the same control
- * group and service, with the same user, environment and folder.
+ * The process that is to continue where this one ends, as seen from here. It is a child of this one: in the
+ * same control group and service, with the same user, environment and folder.
  */
 export class Successor {
   readonly #process: ChildProcess
@@ -49,7 +49,7 @@ export class Successor {
   }
 
   /**
-   * Resolves when it waits for what it is to be given.
+   * Resolves when it waits for the hand-over.
    * @param state the folder that it finds when its command line names none
    * @param patience ms @throws Error: it cannot be started, does not want to, or is too slow
    */
@@ -103,7 +103,7 @@ export class Successor {
     await this.#channel.hear('serving', patience)
   }
 
-  /** It goes on alone. */
+  /** It continues on its own. */
   release(): void {
     this.#close()
     this.#process.unref()
@@ -115,7 +115,7 @@ export class Successor {
    * call does not wait for that.
    */
   async kill(): Promise<void> {
-    // Before the channel: a successor that finds its predecessor gone goes on by itself.
+    // Before the channel: a successor that finds its predecessor gone continues on its own.
     this.#process.kill('SIGKILL')
     let timer: NodeJS.Timeout | undefined
     const late = new Promise<void>((resolve) => {

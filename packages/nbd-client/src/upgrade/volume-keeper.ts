@@ -15,7 +15,7 @@ import type { KeptDevice, KeptVolume } from './volume-json.js'
 export type KeptFiles = Required<Pick<VolumeEngineOptions, 'pageMap' | 'pageChecksums' | 'slabMap'>> &
   Pick<VolumeEngineOptions, 'pageLengths'>
 
-/** Keeps volume.json up to date: what it says of a server or the device is there before either is used. */
+/** Keeps volume.json up to date: its record of a server or the device is there before either is used. */
 export class VolumeKeeper {
   readonly #folder: StateFolder
   /** as the file has it */
@@ -61,8 +61,8 @@ export class VolumeKeeper {
 
   /**
    * The number of this process, above that of the one before, on disk before any server hears of it.
-   * @param handedOver by a process that is still there, and goes on when this one fails: where it knows no numbers it
-   *   could not read one, nor have the sessions back
+   * @param handedOver by a process that still exists, and continues when this one fails: if it knows no
+   * numbers, it could not read one, nor get the sessions back
    */
   raise(handedOver = false): TakeOver {
     const before = this.#kept.takeOver

@@ -4,7 +4,7 @@ import type { Key } from '../protocol/key-file.js'
 import { type control, PROTOCOL_VERSION } from '../protocol/messages.js'
 import { boundTo, MAC_BYTES, macOf, NONCE_BYTES, type Side, type Transcript } from '../protocol/proof.js'
 
-/** The client's end: what it says, and what it wants to see before it trusts the server. */
+/** The client's end: its messages, and its checks before it trusts the server. */
 export class ClientAuthentication {
   readonly nonce = randomBytes(NONCE_BYTES)
   readonly #key: Key

@@ -1,4 +1,4 @@
-// How a client begins a session: what it says, and what it wants to see before it trusts the server.
+// The beginning of a client's session: its messages, and its checks before it trusts the server.
 import { type ConnectOptions, RingConnection } from '@rdmakit/ring-transport'
 import type { ControlConnection } from '../protocol/control-connection.js'
 import { control, UNBOUND_VERSION } from '../protocol/messages.js'

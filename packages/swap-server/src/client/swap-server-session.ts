@@ -75,7 +75,7 @@ export class SwapServerSession {
   #obey: (limits: SessionLimits) => void = () => {}
   /** of the slabs that it has; a server that lends one twice would have two pages in one place */
   #ids = new Set<number>()
-  /** slabs that the server wants back: what is given back there cannot be had again */
+  /** slabs that the server wants back: memory given back there cannot be allocated again */
   readonly #wanted = new Set<number>()
 
   private constructor(uri: string, connection: ControlConnection, welcome: Welcome, takeOver: TakeOver) {
@@ -90,7 +90,7 @@ export class SwapServerSession {
     this.#session = welcome.session
     this.#token = welcome.token
     this.fences = welcome.fences
-    // A server that knows none would not know what it is said here.
+    // A server without numbers would not understand one.
     this.#takeOver = welcome.fences ? takeOver : NO_TAKE_OVER
     this.lost = this.#lost.promise
     this.onServerRequest(MOVES_NOTHING)
@@ -239,7 +239,7 @@ export class SwapServerSession {
     const marking: ServerRequestHandler = {
       activity: (ids) => handler.activity(ids),
       reclaim: (ids) => {
-        // It lends nothing while it wants memory back; the next heartbeat says what is true then.
+        // It lends nothing while it wants memory back; the next heartbeat has the current number.
         this.#freeSlabs = 0
         const accepted = handler.reclaim(ids)
         for (const id of accepted) this.#wanted.add(id)

@@ -9,7 +9,8 @@ const LIKELY: Readonly<Record<string, string>> = {
 }
 
 /**
- * Has the failure to reach a server name the option, or the argument, that says where it is, and what is likely.
+ * Makes the failure to reach a server name the option, or the argument, with its address, and a likely
+ * reason.
  * @returns it
  */
 export function explainUnreachable(option: string, failure: unknown): unknown {

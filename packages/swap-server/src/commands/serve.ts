@@ -53,7 +53,7 @@ function logTo(level: string): Logger {
   return pino({ name: about.name, level }, new LossyLines(() => process.stderr, lost))
 }
 
-/** Lends memory until a signal ends it. @throws what is wrong with an option, or an address */
+/** Lends memory until a signal ends it. @throws an error that names the wrong option, or address */
 export async function serve(options: ServeOptions): Promise<void> {
   const patience = 1000 * options.drain
   const memory = memoryOf(options)

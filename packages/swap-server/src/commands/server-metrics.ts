@@ -3,7 +3,7 @@ import { collectDefaultMetrics, type Registry } from 'prom-client'
 import type { SwapServer } from '../server/server.js'
 import { METRICS_PREFIX } from '../server/server-counters.js'
 
-/** Adds to the server's registry what is read when it is scraped, and what Node.js says of the process. */
+/** Adds to the server's registry the values that are read at a scrape, and Node.js's values of the process. */
 export function collectServerMetrics(server: SwapServer): Registry {
   const { registry } = server.counters
   const { gauge, counter } = scrapedMetrics(registry, METRICS_PREFIX)

@@ -13,6 +13,6 @@ export interface ControlConnection {
   handle(answer: (request: { readonly data: Uint8Array }) => Uint8Array | Promise<Uint8Array>): void
   /** Asks the peer. @param options.timeout in milliseconds */
   request(bytes: Uint8Array, options: { readonly timeout: number }): Promise<Uint8Array>
-  /** @param options.drain default true: what is under way arrives first */
+  /** @param options.drain default true: outstanding messages arrive first */
   close(options?: { readonly drain?: boolean }): Promise<void>
 }

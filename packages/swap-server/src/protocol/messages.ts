@@ -24,7 +24,7 @@ export const TOKEN_BYTES = 16
 /** Start of the private data of a data connection: "RKPG", then the version, then three zero bytes. */
 const DATA_MAGIC = Buffer.from('RKPG')
 const DATA_START = DATA_MAGIC.length + 4
-/** The token alone: what it says is {@link NO_TAKE_OVER}. */
+/** The token alone, which means {@link NO_TAKE_OVER}. */
 const DATA_VERSION = 1
 /** The token, then the number of the take-over, little-endian, then its instance. */
 const DATA_VERSION_TAKE_OVER = 2

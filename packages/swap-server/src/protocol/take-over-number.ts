@@ -41,7 +41,7 @@ export function takeOverOf(
   const instance = message.instance ?? new Uint8Array()
   if (!Number.isSafeInteger(number) || number < 0) return undefined
   if (number === 0) return NO_TAKE_OVER
-  // A copy: what was decoded is a view of the request.
+  // A copy: the decoded value is a view of the request.
   return instance.length === INSTANCE_BYTES ? { number, instance: Uint8Array.from(instance) } : undefined
 }
 

@@ -57,7 +57,7 @@ export class AuditLog {
     this.#path = path
     if (path === undefined) return
     refuseUnfit(path)
-    // At once, so that a line is there when its event is over. 0600: it names who has what where.
+    // At once, so that a line is there when its event is over. 0600: it names clients and their memory.
     const destination = pino.destination({
       dest: path,
       append: true,

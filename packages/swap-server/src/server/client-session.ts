@@ -41,7 +41,7 @@ export class ClientSession {
   readonly #slabs: SessionSlabs
   readonly #data: DataConnections
   readonly #opened = Date.now()
-  /** of who has it, or had it last; the connection that told them may be gone */
+  /** of its current client, or the last one; the connection that sent it may be gone */
   #hello: control.Hello.$Properties = {}
   #keyId: string | undefined
   #peer = ''
@@ -175,7 +175,7 @@ export class ClientSession {
     this.#takeOver = takeOver
   }
 
-  /** Goes on with another control connection, behind {@link endData}. */
+  /** Continues with another control connection, behind {@link endData}. */
   resume(client: ProvenClient): control.HelloReply.$Properties {
     this.#stopLingering()
     this.#serve(client)

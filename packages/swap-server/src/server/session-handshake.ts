@@ -55,7 +55,7 @@ export class SessionHandshake {
     setImmediate(() => this.close())
   }
 
-  /** Ends its connection, behind what is on its way there; it has its place until that is gone. Idempotent. */
+  /** Ends its connection, behind messages on their way there; it keeps its place until that is gone. Idempotent. */
   close(): void {
     if (this.#over) return
     this.#over = true
@@ -127,7 +127,7 @@ export class SessionHandshake {
         'EXDEV',
         `the session is on the device ${named.context.deviceName}; connect to that one`,
       )
-    // Before anything of who has it is ended, and of those that want it at once the highest stays.
+    // Before anything of the current client is ended, and of simultaneous claims the highest wins.
     const claim = () => named.claim(takeOver, step.hello)
     claim()
     const goOn = () => {

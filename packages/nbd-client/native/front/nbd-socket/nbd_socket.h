@@ -39,7 +39,7 @@ class NbdSocket {
   void resume() { yielding_ = false; }
   bool yielding() const { return yielding_; }
   bool may_part() const { return yielding_ && !mid_request(); }
-  // nullptr: it goes on; else why it must end now.
+  // nullptr: it continues; else the reason why it must end now.
   const char* failure() const { return failure_; }
   // Why it ended, if its client wanted it to.
   const char* farewell() const { return farewell_; }

@@ -9,7 +9,7 @@ namespace rdmakit::nbd {
 namespace {
 
 static_assert(kPage == kGranularity && kMaxUnfragmented == kWindow * kOutputChunk);
-// Extents that one BLOCK_STATUS tells of: as many as fit the page of its request.
+// The maximum number of extents in one BLOCK_STATUS: as many as fit the page of its request.
 constexpr uint32_t kExtents = kPage / sizeof(StatusDescriptor);
 
 uint32_t state_flags(Allocation allocation) {

@@ -1,10 +1,10 @@
-// Replies in the order in which they were decided, sent many at a time with one sendmsg(2).
+// Replies in the order of their decision, many sent at a time with one sendmsg(2).
 //
-// What is on the wire for a slot, front to back:
+// A slot's bytes on the wire, front to back:
 //   simple, error, status, READ with DF   head | data_length bytes of data
 //   READ that fragments                   part 0 | part 1 | … | head, only when it failed
 //     part                                runs of pages: OFFSET_DATA head | data, or OFFSET_HOLE head
-// The heads of runs are not kept: they are made from the slot whenever they are gathered.
+// The heads of runs are not stored: they are made from the slot whenever they are gathered.
 #pragma once
 
 #include <sys/uio.h>

@@ -5,8 +5,7 @@
 //   take(tag, result)                it has: request(tag) says what it wants, `memory` has a WRITE's payload
 //   commit(tag, result, memory)      done: a READ's data are in `memory`, where the next request may come
 //
-// Only the thread that fetches may do the rest: the driver takes it for the queue's server for as long as
-// that lives.
+// Only the thread that fetches may do the rest: the driver treats it as the queue's server while it lives.
 #pragma once
 
 #include <linux/ublk_cmd.h>
@@ -33,8 +32,8 @@ class DeviceQueue {
   // Readable when take() has something.
   int descriptor() const { return ring_.get()->ring_fd; }
 
-  // Not before all is fetched: from the first map on the driver takes no other process, and lets go of this
-  // one only when it has fetched.
+  // Only after all tags are fetched: from the first map on the driver accepts no other process, and releases
+  // this one only when it has fetched.
   bool map();
 
   // ---- hot path ----
@@ -43,7 +42,7 @@ class DeviceQueue {
   void commit(uint16_t tag, int32_t result, uint8_t* memory) {
     add(UBLK_IO_COMMIT_AND_FETCH_REQ, tag, result, memory);
   }
-  // Hands the kernel what was added, and waits for something to take for up to `wait` ns. False: it failed.
+  // Submits the added entries to the kernel, and waits up to `wait` ns for a completion. False: it failed.
   bool enter(uint64_t wait = 0);
   // The kernel has not taken all that was added.
   bool pending() const { return io_uring_sq_ready(ring_.get()) > 0; }

@@ -34,7 +34,7 @@ class UblkQueue {
   void resume() { yielding_ = false; }
   bool yielding() const { return yielding_; }
   bool may_part() const { return yielding_ && !device_->pending(); }
-  // nullptr: it goes on; else why it must end.
+  // nullptr: it continues; else the reason why it must end.
   const char* failure() const { return failure_; }
 
   // ---- hot path ----

@@ -7,7 +7,7 @@ import { Refusal } from '../../protocol/refusal.js'
 import { type TakeOver, takeOverOf } from '../../protocol/take-over-number.js'
 import type { Tenant, Tenants } from '../tenants/tenants.js'
 
-/** Not exported: what is a {@link ProvenClient} was made here. */
+/** Not exported: every {@link ProvenClient} was made here. */
 const PROVEN = Symbol('proven')
 
 /** A client that has authenticated: without one there is no session. */

@@ -109,7 +109,7 @@ export class PendingSessions {
     if (this.#line.size > 0) this.#serveLater()
   }
 
-  /** Ends all that are there. */
+  /** Ends all pending peers. */
   close(reason: string): void {
     this.#closed = true
     clearTimeout(this.#serving)

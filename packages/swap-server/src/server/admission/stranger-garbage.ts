@@ -3,9 +3,10 @@ const MANY = 64
 const EVERY_MS = 200
 
 /**
- * What strangers leave in the heap: each costs some 30 KiB of objects that outlive a scavenge, and some memory outside
- * of the heap that goes with them. V8 lets the heap grow to four times what is in use before it collects that; a crowd
- * would have 100 MiB of it for as long as it comes. So the heap, which is small, is collected after so many.
+ * The garbage of unauthenticated peers in the heap: each costs some 30 KiB of objects that outlive a
+ * scavenge, and some memory outside of the heap that is freed with them. V8 lets the heap grow to four times
+ * its live size before it collects that; a crowd would keep 100 MiB in use while it comes. So the heap, which
+ * is small, is collected after a certain number of peers.
  */
 export class StrangerGarbage {
   readonly #collect: () => void
@@ -17,7 +18,7 @@ export class StrangerGarbage {
     this.#collect = collect
   }
 
-  /** One more has come. */
+  /** One more peer has come. */
   stranger(now = performance.now()): void {
     if (++this.#strangers < MANY || now - this.#last < EVERY_MS) return
     this.#strangers = 0

@@ -5,7 +5,7 @@ export interface MemoryGroup {
   readonly folder: string
 }
 
-/** The files of such a group that tell of its limit and its use; '' for one that is not there. */
+/** The files of such a group about its limit and its use; '' for a missing one. */
 export interface MemoryGroupTexts {
   readonly max: string
   /** of version 2: above it a process is throttled so much that it cannot serve any more */
@@ -23,9 +23,9 @@ export const MEMORY_GROUP_FILES: Readonly<Record<1 | 2, Readonly<Record<keyof Me
 const NO_LIMIT = 2 ** 60
 
 /**
- * The groups of which the process is a member, from the outermost one that can be seen on. In a namespace of its own
- * (cgroup_namespaces(7)) that is the one in which the namespace begins, and its path is `/`: the limits of a container
- * are there.
+ * The groups of which the process is a member, from the outermost visible one on. In a namespace of its own
+ * (cgroup_namespaces(7)) that is the one in which the namespace begins, and its path is `/`: the limits of a
+ * container are there.
  * @param own /proc/self/cgroup @param mounts /proc/self/mountinfo
  */
 export function memoryGroups(own: string, mounts: string): MemoryGroup[] {
@@ -47,7 +47,7 @@ export function limitOf({ max, high }: MemoryGroupTexts): number {
   return Math.min(...[max, high].map(limit))
 }
 
-/** Bytes that the group may still grow by: what it could drop counts as free, as it does in MemAvailable. */
+/** Bytes by which the group may still grow: memory that it could drop counts as free, as in MemAvailable. */
 export function leftIn(texts: MemoryGroupTexts): number {
   const { current, stat } = texts
   // In version 1 a group's own value comes first, and the one with its descendants has the prefix total_.

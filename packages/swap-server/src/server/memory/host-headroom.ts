@@ -4,7 +4,10 @@ import type { HostMemory } from './host-memory.js'
 
 /** Percent of time stalled from which on more is kept free: the kernel is at work for memory already. */
 const STALLED_PERCENT = 10
-/** Reclaim goes on until so much of the headroom is free, or each page that the host takes would move a slab. */
+/**
+ * Reclaim continues until this multiple of the headroom is free; otherwise each page that the host takes would move a
+ * slab.
+ */
 const UNTIL = 1.25
 
 /** `5%` of `total` bytes, or a size, or 0. @returns bytes @throws UsageError */
@@ -16,7 +19,7 @@ export function parseHeadroom(text: string, total: number): number {
   return Math.round((total * Number(percent)) / 100)
 }
 
-/** Decides, from how the host is, what it lacks and what may still be lent. With hysteresis. */
+/** Decides from the host's state how much it lacks and how much may still be lent. With hysteresis. */
 export class HostHeadroom {
   /** bytes that the host keeps when it is well; 0: as much as there is is lent */
   readonly bytes: number

@@ -32,7 +32,7 @@ export interface HostTexts {
   readonly groups: readonly (MemoryGroupTexts & Pick<MemoryGroup, 'folder'>)[]
 }
 
-/** Where the kernel tells of it. */
+/** The kernel's files about it. */
 export interface HostFiles extends Record<Exclude<keyof HostTexts, 'groups'>, string> {
   readonly ownCgroup: string
   readonly mounts: string
@@ -73,7 +73,7 @@ export function totalMemory({ meminfo, groups }: Pick<HostTexts, 'meminfo' | 'gr
   return Math.min(inMeminfo(meminfo, 'MemTotal'), ...groups.map(limitOf))
 }
 
-/** RDMA devices pin what is registered, as far as RLIMIT_MEMLOCK goes, which does not bind CAP_IPC_LOCK (ib_umem_get). */
+/** RDMA devices pin registered memory, up to RLIMIT_MEMLOCK, which does not bind CAP_IPC_LOCK (ib_umem_get). */
 function pinnable({ status, limits, uidMap }: Pick<HostTexts, 'status' | 'limits' | 'uidMap'>): number {
   const capabilities = BigInt(`0x${/^CapEff:\s+([0-9a-f]+)$/m.exec(status)?.[1] ?? '0'}`)
   // Those of another user namespace's root mean nothing to the kernel here.

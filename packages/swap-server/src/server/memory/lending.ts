@@ -106,7 +106,7 @@ export class Lending {
 
   /**
    * Lends slabs to a tenant, in the protection domain of one of its sessions.
-   * @throws OutOfSlabsError that says what is in the way; see {@link SlabStore.allocate}
+   * @throws OutOfSlabsError with the reason; see {@link SlabStore.allocate}
    */
   async lend(tenant: Borrower, count: number, protectionDomain: ProtectionDomain): Promise<Slab[]> {
     this.#admit(tenant, count)
@@ -158,7 +158,7 @@ export class Lending {
     else this.#taken.delete(tenant)
   }
 
-  /** Lends less, and asks owners for what is lent beyond. A later call takes the place of an earlier one. */
+  /** Lends less, and asks owners for slabs beyond that. A later call replaces an earlier one. */
   async hold({ bytes, duration, patience }: Holding): Promise<HoldOutcome> {
     const now = performance.now()
     const asked = Math.min(this.#all, Math.ceil(bytes / this.store.slabSize))

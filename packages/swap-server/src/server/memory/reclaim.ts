@@ -3,7 +3,7 @@ import type { Logger } from 'pino'
 /** A session, as far as giving memory back goes. */
 export interface SlabOwner {
   readonly client: string
-  /** its client is there to be asked */
+  /** its client can be asked now */
   readonly present: boolean
   /** its tenant uses only what others leave */
   readonly opportunistic: boolean
@@ -20,7 +20,7 @@ export interface ReclaimOptions {
   readonly log: Logger
   /** milliseconds in which an owner must free one of the slabs that it said it would; default 30000 */
   readonly patience?: number
-  /** milliseconds between two looks at what is missing; default 1000 */
+  /** milliseconds between two checks of the missing number; default 1000 */
   readonly interval?: number
   readonly random?: () => number
 }

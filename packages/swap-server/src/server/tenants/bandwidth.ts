@@ -42,7 +42,7 @@ export class Bandwidth {
     this.#timer.unref()
   }
 
-  /** A session begins. @returns what it may use until the first report */
+  /** A session begins. @returns its limits until the first report */
   enter(user: BandwidthUser): TenantLimits {
     const sessions = 1 + [...this.#meters.keys()].filter(({ tenant }) => tenant === user.tenant).length
     const { bytesPerSecond, operationsPerSecond } = this.#tenant(user)?.limits ?? NO_LIMITS
@@ -51,7 +51,7 @@ export class Bandwidth {
     return limits
   }
 
-  /** @returns what it may use from now on */
+  /** @returns its limits from now on */
   report(user: BandwidthUser, moved: Moved): TenantLimits {
     const meter = this.#meters.get(user)
     if (meter === undefined) return this.enter(user)

@@ -3,9 +3,9 @@ export interface ShareOf {
   readonly name: string
   readonly class: 'production' | 'opportunistic'
   readonly weight: number
-  /** what it may use in any case at most; 0: no limit */
+  /** its limit in any case; 0: no limit */
   readonly limit: number
-  /** what it uses now */
+  /** its current use */
   readonly use: number
 }
 
