@@ -85,7 +85,7 @@ const lab = [
     name: 'lab: kernel, conformance',
     command: ['bash', 'scripts/lab.sh', 'kernel'],
     budget: 620,
-    cases: vitestCases('lab-kernel.json', 'lab-harness.json'),
+    cases: vitestCases('lab-device.json', 'lab-swap.json', 'lab-harness.json'),
   },
   {
     name: 'lab: a fault trial of each front',

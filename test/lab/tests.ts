@@ -27,7 +27,7 @@ const deadlineMs = 7_200_000
 export type Say = (line: string) => void
 
 /** What vitest.config.ts calls projects. */
-export type Project = 'drivers' | 'kernel' | 'rxe' | 'siw'
+export type Project = 'drivers' | 'device' | 'network' | 'swap' | 'rxe' | 'siw'
 
 export interface GuestTests {
   projects: readonly Project[]
@@ -53,7 +53,7 @@ export async function testInGuest(parts: LabParts, tests: GuestTests, say: Say):
   rmSync(file, { force: true })
   const runs = (name: string) => filter.length === 0 || filter.some((word) => name.includes(word))
   if (projects.includes('drivers') && runs('verbs')) await buildDeviceTest()
-  if (projects.includes('kernel') && runs('device-stress')) await buildSanitizedDeviceTests()
+  if (projects.includes('device') && runs('device-stress')) await buildSanitizedDeviceTests()
   await using booted = await TestGuest.boot(parts)
   const { guest } = booted
   say(`a guest and its peer are up after ${guest.bootSeconds.toFixed(1)} s (${parts.accelerator})`)

@@ -40,15 +40,10 @@ export default defineConfig({
         extends: true,
         test: { ...together, name: 'drivers', include: ['test/lab/guest-tests/drivers/*.test.ts'] },
       },
-      {
-        extends: true,
-        test: {
-          ...together,
-          name: 'kernel',
-          include: ['test/lab/guest-tests/{device,network,swap}/*.test.ts'],
-          exclude: soak,
-        },
-      },
+      ...['device', 'network', 'swap'].map((name) => ({
+        extends: true as const,
+        test: { ...together, name, include: [`test/lab/guest-tests/${name}/*.test.ts`], exclude: soak },
+      })),
       onDevice('rxe', 'rdma://10.77.0.1:0'),
       onDevice('siw', 'rdma://10.78.0.1:0'),
     ],

@@ -20,14 +20,6 @@ export const mutations = [
     tests: [unit('server-indexes')],
   },
   {
-    name: 'queue-pairs-stay',
-    file: source('volume/server-indexes'),
-    find: '      queuePairs[index]?.close()\n',
-    replace: '',
-    why: 'Each break of a link leaves a queue pair of each lane, with its socket.',
-    tests: [client('volume/breaks')],
-  },
-  {
     name: 'later-incarnation-by-index',
     file: source('take-over/take-sessions'),
     find: '  for (const server of kept)\n    if (!failed.has(server.index) || (',

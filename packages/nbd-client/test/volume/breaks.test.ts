@@ -35,6 +35,7 @@ async function live(thin: boolean): Promise<void> {
   const running = workload.run(volume)
   const broken = async () => {
     let warm = uses(pid)
+    let most = 0
     for (let count = 1; count <= BREAKS; count++) {
       const { written } = workload
       wire.break()
@@ -42,13 +43,16 @@ async function live(thin: boolean): Promise<void> {
       const { exitCode, signalCode } = volume.process
       expect(volume.closed, `after ${count} breaks: ${signalCode ?? exitCode} ${volume.output}`).toBe(false)
       if (count === WARM) warm = uses(pid)
+      if (count > WARM) most = Math.max(most, uses(pid).descriptors)
     }
     workload.stop()
-    return warm
+    return { warm, most }
   }
-  const [warm] = await Promise.all([broken(), running])
+  const [{ warm, most }] = await Promise.all([broken(), running])
   expect(await workload.verify(volume)).toBe(0)
   const last = uses(pid)
+  // At any time: what is left to the garbage collector would pile up in between.
+  expect(most - warm.descriptors).toBeLessThan(16)
   expect(last.descriptors - warm.descriptors).toBeLessThan(16)
   expect((last.bytes - warm.bytes) / (BREAKS - WARM)).toBeLessThan(LEAK_BYTES_A_BREAK)
   expect(server.sessions).toBe(1)

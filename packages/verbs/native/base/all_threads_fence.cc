@@ -7,7 +7,7 @@
 namespace rdmakit {
 
 bool fence_all_threads() {
-  // Once for the process; a child of fork(2) has it too.
+  // Once for the process. Without it the second call fails, too.
   static const bool registered =
       syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
   return registered && syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0;
