@@ -4,6 +4,14 @@ const unit = (name) => `unit packages/ring-transport/test/${name}.test.ts`
 
 export const mutations = [
   {
+    name: 'end-without-a-beginning',
+    file: source('sending/waiting-frames'),
+    find: 'const whole = frame.begun || bytes.length',
+    replace: 'const whole = (frame.begun ||= bytes.length)',
+    why: 'A message is given up before its first part found room, and the peer breaks the connection at its end.',
+    tests: [unit('sending/waiting-frames')],
+  },
+  {
     name: 'part-of-any-length',
     file: source('receiving/assembly'),
     find: 'if (length > this.#longest)',
@@ -54,8 +62,8 @@ export const mutations = [
   {
     name: 'bytes-taken-away-count-as-sent',
     file: source('sending/waiting-frames'),
-    find: '} else if (bytes.length === 0) {',
-    replace: '} else if (bytes.length < 0) {',
+    find: 'else if (bytes.length === 0) {',
+    replace: 'else if (bytes.length < 0) {',
     why: 'Bytes are transferred to a Worker while they are sent, and the caller hears that the peer has them.',
     tests: [unit('transfer/parts')],
   },

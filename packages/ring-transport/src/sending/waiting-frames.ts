@@ -130,17 +130,18 @@ export class WaitingFrames {
   /** The parts that there is room for; see receiving/assembly.ts. False when the last is not among them. */
   #layParts(frame: Waiting, bytes: Uint8Array): boolean {
     const { part } = this.#layout
-    if (frame.begun === 0) {
-      this.#layout.requireFits(bytes)
-      frame.begun = bytes.length
-    } else if (bytes.length === 0) {
+    if (frame.begun === 0) this.#layout.requireFits(bytes)
+    else if (bytes.length === 0) {
       if (!this.#giveUp()) return false
       throw takenAway()
     }
+    const whole = frame.begun || bytes.length
     let rest = bytes
     for (; rest.length > part; rest = rest.subarray(part)) {
       frame.bytes = rest
-      if (!this.#layout.lay(TYPE.part, frame.begun, frame.type, rest.subarray(0, part))) return false
+      if (!this.#layout.lay(TYPE.part, whole, frame.type, rest.subarray(0, part))) return false
+      // Not before: of a message without a beginning the peer must not hear the end.
+      frame.begun = whole
     }
     frame.bytes = rest
     if (!this.#layout.lay(TYPE.last, frame.correlation, frame.immediate, rest)) return false

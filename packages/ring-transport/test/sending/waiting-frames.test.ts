@@ -1,0 +1,64 @@
+// What of a message in parts is laid out when it is given up: its end, only if there was a beginning.
+import { expect, it } from 'vitest'
+import { TYPE } from '../../src/native.js'
+import { WaitingFrames } from '../../src/sending/waiting-frames.js'
+
+const PART = 100
+
+/** Frames that are laid out while there is room for so many. */
+function frames(room: number) {
+  const laid: { type: number; length: number }[] = []
+  const layout = {
+    part: PART,
+    isFrame: (bytes: Uint8Array) => bytes.length <= PART,
+    requireFits: () => {},
+    lay: (type: number, _correlation: number, _immediate: number, bytes: Uint8Array) => {
+      if (laid.length >= room) return false
+      laid.push({ type, length: bytes.length })
+      return true
+    },
+  }
+  const made = {
+    laid,
+    layout,
+    grow: (by: number) => {
+      room += by
+    },
+    waiting: new WaitingFrames(layout, () => void made.waiting.send()),
+  }
+  return made
+}
+
+it.each([
+  ['before its first part found room', 0, []],
+  [
+    'behind its first part',
+    1,
+    [
+      { type: TYPE.part, length: PART },
+      { type: TYPE.last, length: 0 },
+    ],
+  ],
+])('one that is given up %s', async (_, room, expected) => {
+  const { laid, grow, waiting } = frames(room)
+  let wanted = true
+  const sent = waiting.lend({ type: TYPE.data }, new Uint8Array(3 * PART), () => wanted)
+  expect(waiting.send()).toBe(false)
+  wanted = false
+  grow(10)
+  expect(waiting.send()).toBe(true)
+  await sent
+  expect(laid).toEqual(expected)
+})
+
+it('one whose bytes are taken away before its first part found room fails, and nothing of it is sent', async () => {
+  const { laid, grow, waiting } = frames(0)
+  const bytes = new Uint8Array(3 * PART)
+  const sent = waiting.lend({ type: TYPE.data }, bytes, () => true)
+  expect(waiting.send()).toBe(false)
+  structuredClone(bytes.buffer, { transfer: [bytes.buffer] })
+  grow(10)
+  expect(waiting.send()).toBe(true)
+  await expect(sent).rejects.toThrow('detached')
+  expect(laid).toEqual([])
+})
