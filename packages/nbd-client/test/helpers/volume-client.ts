@@ -1,12 +1,13 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import type { Socket } from 'node:net'
 import { onTestFinished } from 'vitest'
+import { eventually } from '../../../../test/eventually.js'
 import { ForeignProcess } from '../../../../test/foreign-process.js'
 import { MIB, READ, WRITE } from './fixture.js'
 import { VOLUME_PROGRAM } from './volume-program.js'
 
-export { eventually } from '../../../../test/eventually.js'
 export { temporaryFolder } from './temporary-folder.js'
+export { eventually }
 
 const PAGE = 4096
 const SIZE = 4 * MIB
@@ -17,6 +18,8 @@ const OPEN_WRITES = 16
 const VERIFY_PAGES = 16
 /** Ends what hangs. */
 const PATIENCE_MS = 50_000
+/** A process whose connections have ended may end after them. */
+const ACCOUNT_MS = 5_000
 
 export interface VolumePlace {
   /** folder */
@@ -96,6 +99,14 @@ export class VolumeProcess {
       this.#listeners.delete(listener)
       this.process.off('exit', listener)
     }
+  }
+
+  /** Of a process whose connection ended although nobody asked for that. @returns its end, if it ended, and its output */
+  async account(): Promise<string> {
+    const { process: child } = this
+    await eventually(() => child.exitCode !== null || child.signalCode !== null, ACCOUNT_MS).catch(() => {})
+    const end = child.signalCode ?? child.exitCode
+    return `${end === null ? 'it still runs' : `it ended with ${end}`}: ${this.output}`
   }
 
   async end(signal: NodeJS.Signals): Promise<number | null> {

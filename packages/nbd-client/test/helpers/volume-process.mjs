@@ -89,6 +89,8 @@ process.on('SIGUSR2', () => {
   volume.engine.failServer(Number(server), 'the test said so')
   if (!away) standStill()
 })
+// A connection that ends while a test runs: why.
+volume.engine.on('connectionClosed', ({ lane, reason }) => say(`connection of lane ${lane} over: ${reason}`))
 volume.engine.on('slabRefilled', () => {
   if (volume.slabs.backup === 0) say('refilled')
 })
