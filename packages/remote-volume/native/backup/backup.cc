@@ -151,7 +151,11 @@ int Backup::timed(Call call) {
 void Backup::run() {
   // A file beyond the limit of the process's file size is an error like others: SIGXFSZ is blocked (Thread).
   touch_stack();
-  if (options_.swap_safe) static_cast<void>(mark_io_flusher());
+  if (options_.swap_safe) {
+    // Without permission the lanes have none either, and their warnings say so.
+    static_cast<void>(mark_io_flusher());
+    static_cast<void>(admit_to_reserve());
+  }
   for (;;) {
     serve_stamp();
     bool moved = serve_reads();

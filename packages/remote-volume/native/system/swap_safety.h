@@ -33,9 +33,9 @@ Safety mark_io_flusher();
 bool become_io_flusher();
 // The calling thread may take memory below the limit at which others wait for some to be freed: the kernel
 // lets a real-time thread have a quarter or half of that reserve (gfp_to_alloc_flags of mm/page_alloc.c).
-// A TCP socket needs a page to send. If none is free, because each reclaimable page waits for this thread, an
-// I/O flusher searches for one endlessly, because it may write nothing out itself. The lowest priority, and
-// not inherited. Needs CAP_SYS_NICE.
+// A TCP socket needs a page to send, and a file one to be written. If none is free, because each reclaimable
+// page waits for this thread, an I/O flusher searches for one endlessly, because it may write nothing out
+// itself. The lowest priority, and not inherited. Needs CAP_SYS_NICE.
 Safety admit_to_reserve();
 // All of the process-wide ones, and of those of a thread the calling one's.
 std::vector<Safety> protect_process();

@@ -15,7 +15,7 @@ describe('an nbd-client that is started from a shell in the root control group',
   const shell = new LocalShell()
   const { serve, listening, attach, attached } = rdmakitSwap('rdma://10.77.0.1:7480', '128M', '64M')
   const words = (attach as string[]).slice((attach as string[]).indexOf('attach'))
-  const kept = [...program, ...words, '--state', '/run/rdmakit/swap-free']
+  const kept = [...program, ...words, '--state', '/run/rdmakit/swap-free', '--backup', '/dev/vda']
   const clients: RunningProcess[] = []
   let server: RunningProcess
 
@@ -77,9 +77,11 @@ describe('an nbd-client that is started from a shell in the root control group',
     expect(threads.length).toBeGreaterThan(6)
     expect(threads.filter(waits)).toEqual([])
     // And those that move pages may have memory of the kernel's reserve: the policy is the 39th field, SCHED_RR is 2.
-    const lanes = threads.filter((stat) => stat.includes('(nbd-lane-'))
-    expect(lanes.map((stat) => behindName(stat)[38])).toEqual(lanes.map(() => '2'))
-    expect(lanes.length).toBeGreaterThan(0)
+    for (const name of ['(nbd-lane-', '(volume-backup)']) {
+      const movers = threads.filter((stat) => stat.includes(name))
+      expect(movers.map((stat) => behindName(stat)[38])).toEqual(movers.map(() => '2'))
+      expect(movers.length, name).toBeGreaterThan(0)
+    }
   })
 
   test('leaves the group to its successor, and the one after a crash clears it away', async () => {
