@@ -149,7 +149,9 @@ export class VolumeProcess {
         received = received.subarray(16 + length)
       }
     })
-    socket.on('error', () => {})
+    socket.on('error', ({ message }) => {
+      this.output += `the socket to it: ${message}\n`
+    })
     socket.on('close', () => {
       this.closed = true
       for (const { done } of this.#waiting.values()) done(undefined)
