@@ -12,6 +12,7 @@ import { duration, RunProgress } from './core/progress.js'
 import type { Report } from './core/report.js'
 import { textOf } from './core/text.js'
 import { failed } from './core/verdict.js'
+import { curves } from './curves.js'
 import { lab } from './lab.js'
 import { micro } from './micro.js'
 import { nbd } from './nbd.js'
@@ -33,6 +34,7 @@ const MAKE: Readonly<Record<Exclude<SuiteName, 'lab'>, (place: Place) => Suite>>
   connections,
   'parameter-server': parameterServer,
   nbd,
+  curves,
 }
 
 /** stdout is for results. */

@@ -1,21 +1,15 @@
 // fio over NBD: nbd-client with a swap-server over shm and over iwarp on loopback, beside nbdkit's memory plugin over a
 // Unix socket and over TCP, and qemu-nbd. All of them live side by side, and those that are not measured sleep.
-import { execFile } from 'node:child_process'
-import { randomBytes } from 'node:crypto'
-import { existsSync, mkdtempSync, writeFileSync } from 'node:fs'
-import { join } from 'node:path'
-import { promisify } from 'node:util'
 import type { Build } from './against/build.js'
 import type { Table } from './core/report.js'
 import type { Group, Samples } from './core/rounds.js'
 import { ratios } from './core/statistics.js'
 import { fio } from './nbd/fio.js'
 import { limits } from './nbd/limits.js'
-import { isPeer, NAMES, type Name, open, runs, SIZE, type Target } from './nbd/targets.js'
+import { StartedTargets } from './nbd/started-targets.js'
+import { isPeer, NAMES, type Name, runs, SIZE } from './nbd/targets.js'
 import { WORKLOADS, type Workload } from './nbd/workloads.js'
 import type { Place, Suite } from './suite.js'
-
-const run = promisify(execFile)
 
 const SECONDS = 2
 const QUICK_SECONDS = 1
@@ -24,7 +18,7 @@ const START_SECONDS = 0.8
 
 export function nbd({ folder, quick }: Place): Suite {
   const seconds = quick ? QUICK_SECONDS : SECONDS
-  const targets = new Targets(folder)
+  const targets = new StartedTargets(folder)
   const workloads = WORKLOADS.filter((workload) => workload.quick || !quick)
   const group = (workload: Workload, build: Build): Group => ({
     name: workload.name,
@@ -46,52 +40,6 @@ export function nbd({ folder, quick }: Place): Suite {
     }),
     check: () => targets.check(),
     close: () => targets.close(),
-  }
-}
-
-/** Started when they are first measured, and kept until the end. */
-class Targets {
-  readonly #folder: string
-  readonly #open = new Map<string, Target>()
-
-  constructor(folder: string) {
-    this.#folder = folder
-  }
-
-  async get(name: Name, build: Build): Promise<Target> {
-    const key = `${name} of ${build.label} build`
-    const found = this.#open.get(key)
-    if (found !== undefined) return found
-    const target = await open(name, build, mkdtempSync(join(this.#folder, 'target-')))
-    try {
-      // Each page is written once: a page never written is answered without network, which would flatter us.
-      await run('nbdcopy', [this.#random(), target.uri], { timeout: 60_000 })
-    } catch (failure) {
-      await target[Symbol.asyncDispose]()
-      throw failure
-    }
-    this.#open.set(key, target)
-    return target
-  }
-
-  #random(): string {
-    const path = join(this.#folder, 'random')
-    if (!existsSync(path))
-      for (let i = 0; i < 256; i++) writeFileSync(path, randomBytes(2 ** 20), { flag: 'a' })
-    return path
-  }
-
-  async check(): Promise<string[]> {
-    const wrong: string[] = []
-    for (const [key, target] of this.#open) {
-      const spared = await target.pagesSpared()
-      if (spared > 0) wrong.push(`${key}: ${spared} pages were not moved, so its figures are too good`)
-    }
-    return wrong
-  }
-
-  async close(): Promise<void> {
-    for (const target of this.#open.values()) await target[Symbol.asyncDispose]()
   }
 }
 

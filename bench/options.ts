@@ -11,6 +11,7 @@ export const SUITES = [
   'connections',
   'parameter-server',
   'nbd',
+  'curves',
   'lab',
 ] as const
 export type SuiteName = (typeof SUITES)[number]
@@ -44,6 +45,7 @@ Suites, all by default, one after the other:
   connections       requests over 1 to 1,000 connections, beside Node net, and the memory of each
   parameter-server  examples/parameter-server over the ring, zeromq and sockets
   nbd               fio over NBD: ours over shm and iwarp, beside nbdkit and qemu-nbd
+  curves            the same by depth and by number of connections, beside nbdkit
   lab               in guests with real kernel drivers: verbs, the ring and swap beside perftest, net, iSER, …
 
 Options:

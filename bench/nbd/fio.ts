@@ -51,6 +51,8 @@ function options(uri: string, workload: Workload, seconds: number): string[] {
     '--randrepeat=1',
     '--zero_buffers=0',
     '--scramble_buffers=1',
+    `--numjobs=${workload.connections ?? 1}`,
+    '--group_reporting',
     ...workload.options,
     ...extent,
     '--output-format=json',

@@ -2,7 +2,10 @@
 
 export interface Workload {
   readonly name: string
+  /** Of each connection. */
   readonly depth: number
+  /** One without it. */
+  readonly connections?: number
   /** Of a block device's pages, at random: what most of the limits are for. */
   readonly pages: boolean
   /** Runs once through `size` and not for a time: its reads check its writes. */

@@ -51,7 +51,7 @@ test('help wins over suites', () => {
 test.each([
   [
     'rign',
-    'unknown suite "rign"; known: micro, verbs, ring, ring-default, rpc, connections, parameter-server, nbd, lab',
+    'unknown suite "rign"; known: micro, verbs, ring, ring-default, rpc, connections, parameter-server, nbd, curves, lab',
   ],
   ['--qiuck', "Unknown option '--qiuck'"],
   ['--rounds 0', '--rounds is a whole number from 1 on, not "0"'],
