@@ -8,7 +8,8 @@ const waiting = new WeakMap<AbortSignal, Waiting>()
 
 /**
  * Calls `callback` once when `signal` aborts. All who wait for one signal share a listener: a program that gives it to
- * eleven calls has not leaked ten, as Node would warn.
+ * eleven calls has not leaked ten, as Node would warn. A callback that throws does not stop the others: as with listeners
+ * of their own, what it throws is an uncaught exception.
  * @returns what takes it back; idempotent
  */
 export function onAbort(signal: AbortSignal | undefined, callback: () => void): () => void {
@@ -26,7 +27,15 @@ function listen(signal: AbortSignal): Waiting {
   const callbacks = new Set<() => void>()
   const listener = () => {
     waiting.delete(signal)
-    for (const callback of callbacks) callback()
+    for (const callback of callbacks) {
+      try {
+        callback()
+      } catch (failure) {
+        queueMicrotask(() => {
+          throw failure
+        })
+      }
+    }
   }
   const made = { callbacks, listener }
   waiting.set(signal, made)
