@@ -66,21 +66,27 @@ export class Poller {
     this.mode = mode
     this.#callers = mode === 'caller' || mode === 'guarded'
     this.#channel = context.createCompletionChannel()
-    this.queue = context.createCompletionQueue({
-      entries: this.#entries,
-      channel: this.#channel,
-      progress: 'manual',
-    })
-    this.#native = new native.Poller(
-      this.queue.handle,
-      this.#channel.handle,
-      POLLER_MODES.indexOf(mode),
-      cpu,
-      spinMicroseconds,
-      maxConnections,
-      descriptors,
-      () => this.#drain(),
-    )
+    try {
+      // Closed with its channel when the rest fails.
+      this.queue = context.createCompletionQueue({
+        entries: this.#entries,
+        channel: this.#channel,
+        progress: 'manual',
+      })
+      this.#native = new native.Poller(
+        this.queue.handle,
+        this.#channel.handle,
+        POLLER_MODES.indexOf(mode),
+        cpu,
+        spinMicroseconds,
+        maxConnections,
+        descriptors,
+        () => this.#drain(),
+      )
+    } catch (failure) {
+      this.#channel.close()
+      throw failure
+    }
     this.#layout = this.#native.layout
     this.#words = new Int32Array(this.#native.memory)
   }
