@@ -13,35 +13,42 @@ export interface Failure {
   readonly left: number
 }
 
+/** With it the program's process collects garbage: what only waits for that counts as given back. */
+export const COLLECTING = '--expose-gc'
+
 /**
- * Runs a program in a process that may open 256 descriptors. It imports what it tests, and calls
- * `withFewDescriptors(make, drop)` of scarce-descriptors.mjs as its last expression.
- * @param imports specifier of a module, as a URL, by the names that are imported
- * @returns the failures, one for each number of descriptors that was too small
+ * Runs a program in a process that may open 256 descriptors. What scarce-descriptors.mjs
+ * exports is there for it.
+ * @param imports specifiers of modules, URLs for instance, by what is imported from them
+ * @param program the body of an async function
+ * @param values strings that the program has as `values`
+ * @returns what the program returns
  */
-export async function withFewDescriptors(
+export async function inSmallProcess<Result = Failure[]>(
   imports: Readonly<Record<string, string>>,
   program: string,
-  ...values: readonly string[]
-): Promise<Failure[]> {
+  values: readonly string[],
+  ...flags: (typeof COLLECTING)[]
+): Promise<Result> {
   const lines = Object.entries(imports).map(([names, from]) => `import ${names} from ${JSON.stringify(from)}`)
-  const script = `import { withFewDescriptors } from ${JSON.stringify(helper)}
+  const script = `import { leftOpen, openDescriptors, withFewDescriptors } from ${JSON.stringify(helper)}
     ${lines.join('\n')}
     const [, ...values] = process.argv
-    const failures = await (async () => { ${program} })()
-    process.stdout.write(JSON.stringify(failures), () => process.exit(0))`
-  const arguments_ = [
-    '-c',
-    `ulimit -n ${LIMIT}; exec "$0" "$@"`,
-    process.execPath,
-    '--input-type=module',
-    '-e',
-    script,
-    ...values,
-  ]
-  const { stdout } = await promisify(execFile)('/bin/sh', arguments_, {
-    timeout: DEADLINE_MS,
-    killSignal: 'SIGKILL',
-  })
-  return JSON.parse(stdout) as Failure[]
+    const result = await (async () => { ${program} })()
+    process.stdout.write(JSON.stringify(result), () => process.exit(0))`
+  const { stdout } = await promisify(execFile)(
+    '/bin/sh',
+    [
+      '-c',
+      `ulimit -n ${LIMIT}; exec "$0" "$@"`,
+      process.execPath,
+      ...flags,
+      '--input-type=module',
+      '-e',
+      script,
+      ...values,
+    ],
+    { timeout: DEADLINE_MS, killSignal: 'SIGKILL' },
+  )
+  return JSON.parse(stdout) as Result
 }

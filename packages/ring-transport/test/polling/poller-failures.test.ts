@@ -1,19 +1,31 @@
-// A poller that cannot be made keeps nothing.
+// A poller that cannot be made, or is closed, keeps no descriptor.
 import { setImmediate as turn } from 'node:timers/promises'
 import { listDevices, openDevice } from '@rdmakit/verbs'
 import { describe, expect, it } from 'vitest'
-import { withFewDescriptors } from '../../../../test/scarce-descriptors.js'
+import { inSmallProcess } from '../../../../test/scarce-descriptors.js'
 import { Poller } from '../../src/index.js'
 import { descriptors } from '../helpers/resources.js'
 import { PROVIDERS } from '../helpers/uris.js'
 
 const dist = (name: string) => new URL(`../../../${name}/dist/index.js`, import.meta.url).href
 
-describe.each(PROVIDERS)('a poller of %s that cannot be made', (provider) => {
+const MODES = ['poll', 'event', 'adaptive', 'caller', 'guarded'] as const
+
+describe.each(PROVIDERS)('a poller of %s', (provider) => {
   const name = listDevices().find((one) => one.provider === provider)?.name as string
 
-  it.each(['poll', 'event', 'adaptive', 'guarded'] as const)(
-    'for its thread cannot be pinned, in mode %s, keeps no channel and no queue',
+  it.each(MODES)('in mode %s that is closed gives its descriptors back at once', async (mode) => {
+    const context = openDevice(name, provider)
+    new Poller(context, { mode }).close()
+    await turn()
+    const before = descriptors()
+    for (let i = 0; i < 10; i++) new Poller(context, { mode }).close()
+    await turn()
+    expect(descriptors()).toBe(before)
+  })
+
+  it.each(MODES.filter((mode) => mode !== 'caller'))(
+    'in mode %s whose thread cannot be pinned keeps no channel and no queue',
     async (mode) => {
       const context = openDevice(name, provider)
       new Poller(context, { mode }).close()
@@ -29,15 +41,17 @@ describe.each(PROVIDERS)('a poller of %s that cannot be made', (provider) => {
     },
   )
 
-  it('for descriptors are missing keeps none of those that it got', async () => {
+  it.each([
+    "new Poller(context, { mode: 'event' })",
+    "new PollerGroup(context, { mode: 'event', pollers: 3 })",
+  ])('that lacks descriptors keeps none of those that it got: %s', async (make) => {
     const program = `
       const context = openDevice(...values)
-      return await withFewDescriptors(() => new Poller(context, { mode: 'event' }), (poller) => poller.close())`
-    const failures = await withFewDescriptors(
-      { '{ openDevice }': dist('verbs'), '{ Poller }': dist('ring-transport') },
+      return await withFewDescriptors(() => ${make}, (made) => made.close())`
+    const failures = await inSmallProcess(
+      { '{ openDevice }': dist('verbs'), '{ Poller, PollerGroup }': dist('ring-transport') },
       program,
-      name,
-      provider,
+      [name, provider],
     )
     expect(failures).not.toEqual([])
     for (const failure of failures) expect(failure).toEqual({ code: 'EMFILE', left: 0 })

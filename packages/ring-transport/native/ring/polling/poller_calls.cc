@@ -173,7 +173,7 @@ void Poller::wake_thread() {
 
 void Poller::write_wake() {
   const uint64_t one = 1;
-  // Can only fail when the counter is full, and then the thread is awake.
+  // Can only fail when the counter is full, and then the thread is awake, or when the poller has stopped.
   [[maybe_unused]] ssize_t written = write(wake_fd_, &one, sizeof one);
 }
 

@@ -7,6 +7,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <utility>
+
 #include "base/clock.h"
 #include "ring/polling/poller.h"
 
@@ -39,10 +41,11 @@ void Poller::stop() {
   running_ = false;
   end_thread();
   acknowledge_events();
-  // The event ring may live on, under an ArrayBuffer; the verbs objects go now.
+  // The event ring may live on, under an ArrayBuffer, until that is collected; all else goes now.
   for (Slot& slot : slots_) slot.owned.reset();
   channel_ = {};
   cq_ = {};
+  if (wake_fd_ >= 0) close(std::exchange(wake_fd_, -1));
 }
 
 void Poller::end_thread() {
