@@ -41,6 +41,7 @@ export async function takeOverVolume<
   const engine = onMaps(given.engine, () => make(settingsOf({ ...given, size, thin }, kept.slabSize)))
   let volume: Made | undefined
   let parts: VolumeParts<Engine> | undefined
+  let resumed: Awaited<ReturnType<typeof takeSessions>>['resumed'] = []
   try {
     given.prepare?.(engine)
     const options = raised(given)
@@ -51,6 +52,7 @@ export async function takeOverVolume<
       backedUp(options, engine),
       progress,
     )
+    resumed = found.resumed
     const taken = renumber(engine, found)
     const up = new Set(taken.resumed.flatMap(({ kept: { uris } }) => uris))
     for (const { kept: server, reason } of taken.gone) {
@@ -75,7 +77,8 @@ export async function takeOverVolume<
     return { volume, adopted }
   } catch (failure) {
     if (volume === undefined || parts === undefined) {
-      await engine.close()
+      await Promise.all([engine.close(), ...resumed.map(({ session }) => session.leave())])
+      parts?.lanes.close()
       throw failure
     }
     await volume.leave()

@@ -27,11 +27,16 @@ export class LaneConnector {
     this.#protectionDomain = protectionDomain
     this.#arena = arena
     this.#channel = context.createCompletionChannel()
-    this.#completionQueue = context.createCompletionQueue({
-      entries: needs.completionQueueEntries,
-      channel: this.#channel,
-      progress: 'manual',
-    })
+    try {
+      this.#completionQueue = context.createCompletionQueue({
+        entries: needs.completionQueueEntries,
+        channel: this.#channel,
+        progress: 'manual',
+      })
+    } catch (failure) {
+      this.#channel.close()
+      throw failure
+    }
   }
 
   static async open(
@@ -62,6 +67,12 @@ export class LaneConnector {
       queuePairs,
       memoryRegions: [this.#arena],
     }
+  }
+
+  /** The protection domain, which has the rest, must be closed. */
+  close(): void {
+    // Its queue is made from it.
+    this.#channel.close()
   }
 }
 

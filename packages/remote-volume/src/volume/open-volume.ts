@@ -33,6 +33,8 @@ export async function openVolume<
   const options = raised(given)
   const progress = options.progress ?? (() => {})
   const servers: VolumeServer[] = []
+  let engine: Engine | undefined
+  let parts: VolumeParts<Engine> | undefined
   let volume: Made | undefined
   let newBackup: string | undefined
   try {
@@ -46,9 +48,9 @@ export async function openVolume<
     await checkRoom(servers, options, slabSize)
     const context = (servers[0] as VolumeServer).session.context
     const absent = absentBackup(given)
-    const engine = make(settingsOf(given, slabSize))
+    engine = make(settingsOf(given, slabSize))
     newBackup = absent
-    const parts = new VolumeParts(engine, servers, context, options)
+    parts = new VolumeParts(engine, servers, context, options)
     volume = new Kind(parts)
     options.prepare?.(engine)
     options.keep?.(servers)
@@ -60,7 +62,10 @@ export async function openVolume<
     // While the engine still has it, and no other process can.
     if (newBackup !== undefined) rmSync(newBackup, { force: true })
     if (volume !== undefined) await volume.close()
-    else await Promise.all(servers.map(({ session }) => session.close()))
+    else {
+      await Promise.all([engine?.close(), ...servers.map(({ session }) => session.close())])
+      parts?.lanes.close()
+    }
     throw failure
   }
 }

@@ -16,6 +16,8 @@ export class VolumeLanes {
   readonly #engine: VolumeEngine
   readonly #context: Context
   readonly #protectionDomain: ProtectionDomain
+  /** also of lanes that do not run, because one could not be opened */
+  readonly #connectors: LaneConnector[] = []
 
   constructor(engine: VolumeEngine, context: Context) {
     this.#engine = engine
@@ -60,6 +62,7 @@ export class VolumeLanes {
   /** The engine must be closed. */
   close(): void {
     this.#protectionDomain.close()
+    for (const connector of this.#connectors) connector.close()
   }
 
   /** One lane's verbs objects; queue pairs by server index. */
@@ -68,6 +71,7 @@ export class VolumeLanes {
   ): Promise<{ connector: LaneConnector; queuePairs: (QueuePair | null)[] }> {
     const needs = this.#engine.laneRequirements
     const connector = await LaneConnector.open(this.#context, this.#protectionDomain, needs)
+    this.#connectors.push(connector)
     const connecting = servers.map(async (server) =>
       server.failure === undefined ? await connector.connect(server.session) : null,
     )
