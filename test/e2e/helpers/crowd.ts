@@ -10,6 +10,7 @@ import {
   endWithProcess,
   startServe,
   startServer,
+  statusIn,
   temporaryFolder,
   until,
   writeTenants,
@@ -34,6 +35,8 @@ export interface CrowdReport {
   /** that the server's event loop stood still for at most */
   readonly longestStop: number
   readonly lost: string
+  /** why the server opens no new sessions any more */
+  readonly impaired: object | undefined
 }
 
 const SECRET = 'ab'.repeat(32)
@@ -93,6 +96,7 @@ export async function besideCrowd({ peers, cuts, pause }: CrowdOptions): Promise
       thrownOut: crowd.thrownOut(),
       longestStop: Number(readFileSync(delays, 'utf8')),
       lost: lost.join('\n'),
+      impaired: (await statusIn<{ impaired?: object }>(folder.path, 'swap-server')).impaired,
     }
   } finally {
     clearInterval(watching)

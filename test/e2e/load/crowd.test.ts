@@ -6,6 +6,7 @@ it('a client comes back to its memory through a crowd without keys', async () =>
   const report = await besideCrowd({ peers: 1_000, cuts: 8, pause: 0 })
   console.log(describeCrowd(report))
   expect(report.lost).toBe('')
+  expect(report.impaired).toBeUndefined()
   expect(report.resumed).toHaveLength(8)
   expect(report.grown).toBeLessThan(64 * 2 ** 20)
 }, 120_000)

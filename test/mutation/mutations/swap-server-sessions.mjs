@@ -327,4 +327,12 @@ export const mutations = [
     why: 'A client that stood still gives its server up before it has read the answer that lies there.',
     tests: [unit('session/heartbeat'), 'unit test/e2e/programs/operation.test.ts'],
   },
+  {
+    name: 'room-for-others-is-a-fault',
+    file: source('server/admission/admission'),
+    find: 'if (!pending.signal.aborted) throw failure',
+    replace: 'throw failure',
+    why: 'Half-made connections without a key, which make room for others, have the server open no sessions any more.',
+    tests: [unit('admission/half-made'), 'unit test/e2e/load/crowd.test.ts'],
+  },
 ]

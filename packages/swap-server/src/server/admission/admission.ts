@@ -116,7 +116,9 @@ export class ConnectionAdmission {
       // A peer that can only connect must not fill the log.
       this.#options.log.debug({ err: failure }, 'a session could not be opened')
       this.#count(request, (failure as { code?: string }).code ?? 'EIO', 'no session could be opened')
-      throw failure
+      // One that had to make room, or was too late, has been refused. Thrown, the reason would count as a fault of this
+      // program, which then opens no new sessions.
+      if (!pending.signal.aborted) throw failure
     }
   }
 
