@@ -335,4 +335,28 @@ export const mutations = [
     why: 'Half-made connections without a key, which make room for others, have the server open no sessions any more.',
     tests: [unit('admission/half-made'), 'unit test/e2e/load/crowd.test.ts'],
   },
+  {
+    name: 'replaced-connection-is-drained',
+    file: source('server/session-control'),
+    find: '    void before?.close({ drain: false })',
+    replace: '    void before?.close()',
+    why: 'A client that closes none has as many connections as it takes its session up in 5 s, and their descriptors.',
+    tests: [unit('admission/connections-that-stay')],
+  },
+  {
+    name: 'refused-gives-its-place-up',
+    file: source('server/session-handshake'),
+    find: '    const takeOver = step.takeOver()\n    if (resume == null) {',
+    replace: '    const takeOver = step.takeOver()\n    this.#place.leave()\n    if (resume == null) {',
+    why: 'Clients that are refused behind their proof, and close nothing, have as many connections as come in 5 s.',
+    tests: [unit('admission/connections-that-stay')],
+  },
+  {
+    name: 'waits-in-the-place-of-a-stranger',
+    file: source('server/session-handshake'),
+    find: '    this.#place.belong(String(named.id))',
+    replace: '    void this.#place',
+    why: 'A crowd throws a client out that has proved whose session it takes up, and waits for the device.',
+    tests: [unit('admission/connections-that-stay')],
+  },
 ]

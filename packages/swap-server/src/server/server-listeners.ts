@@ -103,8 +103,10 @@ export class ServerListeners implements Admits {
   }
 
   admit(connection: ControlConnection, pending = this.#admission.enter()): void {
-    const leave = () => this.#admission.leave(pending)
-    const handshake = new SessionHandshake(this.#host, this.#sessions, connection, leave)
+    const handshake = new SessionHandshake(this.#host, this.#sessions, connection, {
+      belong: (session) => this.#admission.belong(pending, session),
+      leave: () => this.#admission.leave(pending),
+    })
     pending.accepted(handshake)
     // It may have begun to end while this one was being accepted.
     if (this.#closed) handshake.close()

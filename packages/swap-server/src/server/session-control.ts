@@ -63,7 +63,10 @@ export class SessionControl implements SlabOwner {
     this.#lastHeard = Math.min(performance.now(), this.#lastHeard + milliseconds)
   }
 
-  /** Answers what comes from `connection` from now on, and closes the one before. */
+  /**
+   * Answers what comes from `connection` from now on, and breaks the one before: a client that does not close it could
+   * have as many as it likes, each until it has been waited for long enough.
+   */
   serve(connection: ControlConnection): void {
     const before = this.#connection
     this.#connection = connection
@@ -75,7 +78,7 @@ export class SessionControl implements SlabOwner {
     void connection.closed.then((reason) => {
       if (this.#connection === connection) this.#session.loseControl(reason?.message ?? 'the client left')
     })
-    void before?.close()
+    void before?.close({ drain: false })
   }
 
   /** The session is over, and no request is granted any more; the connection stays until {@link close}. */

@@ -7,6 +7,14 @@ import { type Asking, answerRequest } from './control-request.js'
 import type { SessionHost } from './session-host.js'
 import type { Sessions } from './sessions.js'
 
+/** The place of a connection among those whose clients have not shown who they are. */
+export interface PendingPlace {
+  /** Its client has shown that it belongs to a session: no crowd takes its place, and a session has one. */
+  belong(session: string): void
+  /** Idempotent. */
+  leave(): void
+}
+
 type Answer = control.Response.$Properties | Promise<control.Response.$Properties>
 
 /**
@@ -18,7 +26,7 @@ export class SessionHandshake {
   readonly client = 'a client that has not identified itself'
   readonly #sessions: Sessions
   readonly #connection: ControlConnection
-  readonly #leave: () => void
+  readonly #place: PendingPlace
   readonly #authentication: ServerAuthentication
   readonly #peer: string
   /** whom it says to be */
@@ -27,11 +35,11 @@ export class SessionHandshake {
   #handedOver = false
   #over = false
 
-  /** @param leave called when it is no crowd's any more: it has shown who it is, or its connection is gone */
-  constructor(host: SessionHost, sessions: Sessions, connection: ControlConnection, leave: () => void) {
+  /** @param place of the connection, until a session has it or it is gone */
+  constructor(host: SessionHost, sessions: Sessions, connection: ControlConnection, place: PendingPlace) {
     this.#sessions = sessions
     this.#connection = connection
-    this.#leave = leave
+    this.#place = place
     this.#peer = connection.peerUri
     this.#authentication = new ServerAuthentication(host.tenants, connection)
     connection.handle(({ data }) =>
@@ -59,7 +67,7 @@ export class SessionHandshake {
   close(): void {
     if (this.#over) return
     this.#over = true
-    void this.#connection.close().finally(this.#leave)
+    void this.#connection.close().finally(() => this.#place.leave())
   }
 
   /** Breaks its connection, whatever is on its way. */
@@ -67,7 +75,7 @@ export class SessionHandshake {
     if (this.#handedOver) return
     this.#over = true
     void this.#connection.close({ drain: false })
-    this.#leave()
+    this.#place.leave()
   }
 
   async #dispatch(request: control.Request, bytes: Uint8Array): Promise<control.Response.$Properties> {
@@ -109,7 +117,6 @@ export class SessionHandshake {
 
   #enter(step: ProvenClient): Answer {
     const { resume } = step.hello
-    this.#leave()
     const takeOver = step.takeOver()
     if (resume == null) {
       const session = this.#sessions.open(step)
@@ -127,6 +134,7 @@ export class SessionHandshake {
         'EXDEV',
         `the session is on the device ${named.context.deviceName}; connect to that one`,
       )
+    this.#place.belong(String(named.id))
     // Before anything of the current client is ended, and of simultaneous claims the highest wins.
     const claim = () => named.claim(takeOver, step.hello)
     claim()
@@ -143,5 +151,6 @@ export class SessionHandshake {
   #handOver(): void {
     this.#handedOver = true
     this.#over = true
+    this.#place.leave()
   }
 }

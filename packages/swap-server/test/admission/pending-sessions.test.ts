@@ -129,6 +129,20 @@ describe('pending sessions', () => {
     expect(again.ended).toBe('')
   })
 
+  it('has such a place for who shows it later, and one for a session', async () => {
+    const [first, second] = [visitor(), visitor()]
+    pending.belong(first, '7')
+    for (let i = 0; i < 2; i++) visitor()
+    expect([first.ended, second.ended]).toEqual(['', expect.stringContaining('too many')])
+    const again = visitor()
+    pending.belong(again, '7')
+    pending.belong(again, '7')
+    expect([first.ended, again.ended]).toEqual([expect.stringContaining('of its session'), ''])
+    pending.belong(first, '7')
+    await pass(DEADLINE)
+    expect([again.ended, pending.size]).toEqual([expect.stringContaining('did not identify itself'), 0])
+  })
+
   it('has nobody left when it is closed, and takes nobody', async () => {
     const [inside, waiting] = [visitor(), visitor(), waits()].slice(1) as [
       ReturnType<typeof visitor>,

@@ -78,7 +78,13 @@ export class ConnectionAdmission {
     return pending
   }
 
-  /** It has shown who it is, or it is gone. Idempotent. */
+  /** See {@link PendingSessions.belong}. */
+  belong(pending: PendingSession, session: string): void {
+    this.#small.belong(pending, session)
+    this.#large.belong(pending, session)
+  }
+
+  /** A session has it, or it is gone. Idempotent. */
   leave(pending: PendingSession): void {
     this.#small.leave(pending)
     this.#large.leave(pending)

@@ -99,7 +99,17 @@ export class PendingSessions {
     if (name !== undefined) this.#named.set(name, visitor)
   }
 
-  /** It has shown who it is, or it is gone. Idempotent. */
+  /** It has shown to belong to the session `name`: from now on it has a place as if it had entered so. */
+  belong(visitor: PendingPeer, name: string): void {
+    const stay = this.#visitors.get(visitor)
+    if (stay === undefined || stay.name === name) return
+    this.#end(this.#named.get(name), 'another connection of its session has arrived')
+    if (stay.name !== undefined) this.#named.delete(stay.name)
+    this.#visitors.set(visitor, { ...stay, name })
+    this.#named.set(name, visitor)
+  }
+
+  /** A session has it, or it is gone. Idempotent. */
   leave(visitor: PendingPeer): void {
     const stay = this.#visitors.get(visitor)
     if (stay === undefined) return

@@ -1,0 +1,73 @@
+// A client by bare verbs that sends one request and takes no part in anything that follows: it does not close its
+// connection when the server does.
+import { ConnectionId } from '@rdmakit/verbs'
+import { control } from '../../src/protocol/messages.js'
+
+/** Frames of version 2, whose units are 64 bytes. */
+const VERSION = 2
+const UNIT = 64
+const FRAME_HEADER = 16
+const REQUEST = 3
+const LOG2_CAPACITY = 16
+const RECEIVES = 16
+
+export interface MuteClient {
+  readonly connected: boolean
+  close(): void
+}
+
+/** Connects, with `ticket` as the application's data of the ring handshake, sends `request` and waits for its answer. */
+export async function muteClient(
+  uri: string,
+  request: control.Request.$Properties,
+  ticket: Uint8Array = new Uint8Array(),
+): Promise<MuteClient> {
+  const id = await ConnectionId.resolve(uri)
+  const domain = id.context.allocateProtectionDomain()
+  const channel = id.context.createCompletionChannel()
+  const queue = id.context.createCompletionQueue({ entries: 2 * RECEIVES, channel })
+  let connected = true
+  void id.disconnected.then(() => {
+    connected = false
+  })
+  const ring = await domain.allocateMemoryRegion(2 ** LOG2_CAPACITY, ['local-write', 'remote-write'])
+  const outgoing = await domain.allocateMemoryRegion(4096)
+  const queuePair = id.createQueuePair(domain, { sendQueue: queue, maxReceive: RECEIVES })
+  for (let i = 0; i < RECEIVES; i++) queuePair.postReceive({ data: [{ region: outgoing, length: 8 }] })
+
+  const handshake = Buffer.alloc(36)
+  handshake.write('rdkR')
+  handshake.set([VERSION, 1, LOG2_CAPACITY, ticket.length], 4)
+  handshake.writeUInt16BE(RECEIVES, 8)
+  handshake.writeUInt32BE(ring.remoteKey, 12)
+  handshake.writeBigUInt64BE(ring.address, 16)
+  const answer = Buffer.from(await id.connect({ privateData: Buffer.concat([handshake, ticket]) }))
+
+  const payload = control.Request.encode(request).finish()
+  const frame = Buffer.from(outgoing.buffer)
+  frame.writeUInt32LE(payload.length, 0)
+  frame.writeUInt32LE(REQUEST, 4)
+  frame.writeUInt32LE(1, 8)
+  frame.set(payload, FRAME_HEADER)
+  const length = FRAME_HEADER + payload.length
+  queuePair.postSend({
+    opcode: 'rdma-write-with-immediate',
+    immediate: Math.ceil(length / UNIT),
+    data: [{ region: outgoing, length }],
+    remoteAddress: answer.readBigUInt64BE(16),
+    remoteKey: answer.readUInt32BE(12),
+  })
+  for (let answered = false; !answered; )
+    answered = (await queue.wait()).some(({ opcode }) => opcode !== 'rdma-write')
+  return {
+    get connected() {
+      return connected
+    },
+    close() {
+      id.close()
+      queue.close()
+      channel.close()
+      domain.close()
+    },
+  }
+}
