@@ -26,7 +26,7 @@ async function calledFor(milliseconds: number, failure: Error) {
   const [join, fenced, progress] = [vi.fn(async () => Promise.reject(failure)), vi.fn(), vi.fn()]
   const reconnector = new ServerReconnector({
     session: {},
-    slabSize: MIB,
+    volume: { slabSize: MIB, slabCount: 8 },
     reconnect: 10_000,
     join,
     rejoin: async () => {},

@@ -6,10 +6,12 @@ import { join } from 'node:path'
 import { type SessionIdentity, SwapServerSession, Tenants } from '@rdmakit/swap-server'
 import { describe, expect, it, onTestFinished } from 'vitest'
 import { Wire } from '../../../test/wire.js'
+import { impostor } from '../../swap-server/test/admission/impostor.js'
 import { resumeSession } from '../src/servers/resume-session.js'
 import { MIB, serve, socketAddress } from './helpers/swap-servers.js'
 
 const RIGHT = { id: 'k', secret: Buffer.alloc(32, 1) }
+const VOLUME = { slabSize: MIB, slabCount: 4 }
 const WRONG = { id: 'k', secret: Buffer.alloc(32, 2) }
 
 /** A server that wants a key, and a session that lingers there. */
@@ -27,7 +29,7 @@ async function lingering() {
 }
 
 const resume = (uris: readonly string[], identity: SessionIdentity, key = RIGHT) =>
-  resumeSession({ uris, identity }, MIB, { tenant: 'swap', key, linger: 60_000 })
+  resumeSession({ uris, identity }, VOLUME, { tenant: 'swap', key, linger: 60_000 })
 
 describe('a session', () => {
   it('is taken up with what it has there', async () => {
@@ -73,5 +75,53 @@ describe('a session', () => {
     const taken = await resume([nobody, uri], identity)
     expect(taken).toMatchObject({ slabs: [{ id: 1 }, { id: 2 }] })
     if ('session' in taken) await taken.session.close()
+  })
+})
+
+describe('a server that gives a session back', () => {
+  const identity = { epoch: '0123456789abcdef', session: 5, token: Buffer.alloc(16, 1) }
+  const PAGE = 256
+
+  /** It answers Resume with `said` and lists without end. @returns how many pages it was asked for */
+  async function endless(said: object, onPage: (pages: number) => void = () => {}) {
+    let pages = 0
+    const slab = (id: number) => ({ id, address: 2 ** 40 + id * MIB, rkey: 1, length: MIB })
+    const server = await impostor(socketAddress(), ({ hello, list }) => {
+      if (hello)
+        return {
+          hello: { ...identity, version: 1, resumed: true, slabSize: MIB, totalSlabs: 2 ** 40, ...said },
+        }
+      onPage(++pages)
+      if (pages > 64) return { failure: { code: 'EIO', message: 'this is enough' } }
+      const after = Number(list?.after)
+      return { list: { slabs: Array.from({ length: PAGE }, (_, at) => slab(after + at + 1)) } }
+    })
+    onTestFinished(() => server.close())
+    return { uri: server.uri, pages: () => pages }
+  }
+
+  it('lists no more slabs than a volume can have there, however many it says it has', async () => {
+    const server = await endless({})
+    const outcome = await resumeSession({ uris: [server.uri], identity }, VOLUME, {})
+    expect(outcome).toMatchObject({ ended: false, forbidden: { code: 'EPROTO' } })
+    expect(server.pages()).toBeLessThan(8)
+  })
+
+  it('is not waited for when the caller gives up', async () => {
+    const giveUp = new AbortController()
+    const server = await endless({}, (pages) => {
+      if (pages === 2) giveUp.abort(new Error('enough'))
+    })
+    const large = { slabSize: MIB, slabCount: 2 ** 20 }
+    const outcome = await resumeSession({ uris: [server.uri], identity }, large, { signal: giveUp.signal })
+    expect(outcome).toMatchObject({ ended: false, reason: 'enough' })
+    expect(server.pages()).toBe(2)
+  })
+
+  it('has slabs of the size that it had, or forbids it alone', async () => {
+    const server = await endless({ slabSize: 2 * MIB })
+    const outcome = await resumeSession({ uris: [server.uri], identity }, VOLUME, {})
+    expect(outcome).toMatchObject({ ended: false, forbidden: { code: 'EPROTO' } })
+    expect(server.pages()).toBe(0)
   })
 })

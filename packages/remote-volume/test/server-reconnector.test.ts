@@ -48,7 +48,7 @@ function call(...answers: (() => Error)[]) {
   const progress = vi.fn()
   recall = new ServerReconnector({
     session: {},
-    slabSize: MIB,
+    volume: { slabSize: MIB, slabCount: 8 },
     reconnect: 10_000,
     join,
     rejoin,

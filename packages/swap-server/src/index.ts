@@ -1,5 +1,5 @@
 export { type RemoteSlab, type SessionLimits, SwapServerError } from './client/server-replies.js'
-export type { SessionIdentity, SessionOptions, SessionUse } from './client/session-options.js'
+export type { ListOptions, SessionIdentity, SessionOptions, SessionUse } from './client/session-options.js'
 export { SwapServerSession } from './client/swap-server-session.js'
 export { ConfigurationError } from './protocol/configuration-error.js'
 export { type Key, readKeyFile } from './protocol/key-file.js'

@@ -265,4 +265,12 @@ export const mutations = [
     why: 'A client over the quota of its tenant is told that the server needs more memory.',
     tests: ['unit test/e2e/programs/bad-input.test.ts'],
   },
+  {
+    name: 'other-slab-size-ends-a-take-over',
+    file: source('servers/resume-session'),
+    find: "throw new SwapServerError(\n          'EPROTO',\n",
+    replace: 'throw new ConfigurationError(\n',
+    why: 'A server that says another size of its slabs than before ends the take-over of a volume that does not need it.',
+    tests: [unit('resume-session')],
+  },
 ]

@@ -359,4 +359,20 @@ export const mutations = [
     why: 'A crowd throws a client out that has proved whose session it takes up, and waits for the device.',
     tests: [unit('admission/connections-that-stay')],
   },
+  {
+    name: 'list-as-long-as-the-server-says',
+    file: source('client/swap-server-session'),
+    find: '    const limit = Math.min(most, this.totalSlabs)',
+    replace: '    const limit = Math.max(most, this.totalSlabs)',
+    why: 'A server that lists slabs without end takes the memory of the client, and its process never goes on.',
+    tests: ['unit packages/remote-volume/test/resume-session.test.ts'],
+  },
+  {
+    name: 'list-goes-on-for-nobody',
+    file: source('client/swap-server-session'),
+    find: '      signal?.throwIfAborted()\n      const { list }',
+    replace: '      const { list }',
+    why: 'A server that lists slabs slowly keeps a process from ending, or from calling others.',
+    tests: ['unit packages/remote-volume/test/resume-session.test.ts'],
+  },
 ]

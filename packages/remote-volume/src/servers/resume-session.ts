@@ -30,17 +30,30 @@ export interface NotResumed {
   readonly refused: boolean
 }
 
+/** The size of a volume, as far as it concerns a server. */
+export interface VolumeShape {
+  /** bytes */
+  readonly slabSize: number
+  readonly slabCount: number
+}
+
+/** Slabs of a volume that a server has at most: each of them, and one that is on its way back. */
+const SLABS_EACH = 2
+/** … and besides: spare ones, and those of requests that were not answered. */
+const MORE_SLABS = 1_024
+
 /** How long the end of a session of a process that has just died waits for the server to notice that. */
 const ATTENDED_MS = 2_000
 const ATTENDED_RETRY_MS = 100
 
 /**
  * Takes up a session at whichever of the server's addresses answers.
- * @throws ConfigurationError: a key that cannot be read, or slabs that are not of `slabSize` bytes; FencedError
+ * @param volume what it is of: a server that lists more slabs than one may have of it, or of another size, is not believed
+ * @throws ConfigurationError: a key that cannot be read; FencedError
  */
 export async function resumeSession(
   { uris, identity }: { readonly uris: readonly string[]; readonly identity: SessionIdentity },
-  slabSize: number,
+  { slabSize, slabCount }: VolumeShape,
   options: SessionOptions,
 ): Promise<Resumed | NotResumed> {
   let reason = 'it has no address'
@@ -52,10 +65,13 @@ export async function resumeSession(
     try {
       session = await SwapServerSession.resume([uri], identity, options)
       if (session.slabSize !== slabSize)
-        throw new ConfigurationError(
+        // It is the server that the session was opened with, by its epoch, and it had the right ones then.
+        throw new SwapServerError(
+          'EPROTO',
           `${session.uri} has slabs of ${formatSize(session.slabSize)}, the volume has ${formatSize(slabSize)}`,
         )
-      return { session, slabs: await session.list() }
+      const most = SLABS_EACH * slabCount + MORE_SLABS
+      return { session, slabs: await session.list({ ...options, most }) }
     } catch (failure) {
       await session?.leave()
       const fenced = fencedOr(uri, failure)

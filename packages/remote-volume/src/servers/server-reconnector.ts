@@ -7,7 +7,7 @@ import {
 } from '@rdmakit/swap-server'
 import { UsageError, VerbsError } from '@rdmakit/verbs'
 import { FencedError } from './fenced-error.js'
-import { endSession, type NotResumed, resumeSession } from './resume-session.js'
+import { endSession, type NotResumed, resumeSession, type VolumeShape } from './resume-session.js'
 import type { VolumeServer } from './volume-server.js'
 
 /** Milliseconds from one call to a server that has failed to the next. */
@@ -23,7 +23,7 @@ const REFUSED_MS = 1_000
 
 export interface ReconnectorOptions {
   readonly session: SessionOptions
-  readonly slabSize: number
+  readonly volume: VolumeShape
   /** milliseconds that a server is waited for that is away */
   readonly reconnect: number
   /** Takes a server in that has answered. @throws UsageError: it can take no part, and is not called any more */
@@ -150,11 +150,11 @@ export class ServerReconnector {
       refused: false,
     })
     if (identity === undefined) return failed(new Error('it never joined'), true)
-    const { session, slabSize, rejoin } = this.#options
+    const { session, volume, rejoin } = this.#options
     try {
       const signal = AbortSignal.any([this.#ending.signal, AbortSignal.timeout(limit)])
       const options = { ...session, signal }
-      const outcome = await resumeSession({ uris, identity }, slabSize, options)
+      const outcome = await resumeSession({ uris, identity }, volume, options)
       if (!('session' in outcome)) return outcome
       try {
         await rejoin(gone, outcome.session, outcome.slabs)

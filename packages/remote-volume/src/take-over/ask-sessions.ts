@@ -1,7 +1,7 @@
 import { EXIT, ExitError, exitStatusOf } from '@rdmakit/operator-kit'
 import type { RemoteSlab, SessionOptions, SwapServerError, SwapServerSession } from '@rdmakit/swap-server'
 import { FencedError } from '../servers/fenced-error.js'
-import { resumeSession } from '../servers/resume-session.js'
+import { resumeSession, type VolumeShape } from '../servers/resume-session.js'
 import type { KeptServer } from './kept-volume.js'
 
 /** A server whose session this process has taken up, with the slabs that it found there. */
@@ -39,12 +39,12 @@ interface Asked {
 /** Asks servers for their sessions, all at once. */
 export async function askAll(
   servers: readonly KeptServer[],
-  slabSize: number,
+  volume: VolumeShape,
   options: SessionOptions,
 ): Promise<Asked> {
   // All of them, for one that throws must not leave the sessions of others.
   const outcomes = await Promise.allSettled(
-    servers.map(async (kept) => ({ kept, ...(await resumeSession(kept, slabSize, options)) })),
+    servers.map(async (kept) => ({ kept, ...(await resumeSession(kept, volume, options)) })),
   )
   const answers = outcomes.flatMap((each) => (each.status === 'fulfilled' ? [each.value] : []))
   const failures = outcomes.flatMap((each) => (each.status === 'rejected' ? [each.reason] : []))

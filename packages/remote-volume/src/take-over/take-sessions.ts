@@ -38,7 +38,7 @@ export async function takeSessions(
   let told: string | undefined
   try {
     for (;;) {
-      const asked = await askAll(waiting, engine.slabSize, options)
+      const asked = await askAll(waiting, engine, options)
       resumed.push(...asked.resumed)
       gone.push(...asked.ended)
       if (asked.failure !== undefined) throw asked.failure

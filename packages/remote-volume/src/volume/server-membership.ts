@@ -49,7 +49,7 @@ export class ServerMembership {
     })
     this.#reconnector = new ServerReconnector({
       session: sessionOptions(options),
-      slabSize: engine.slabSize,
+      volume: engine,
       reconnect: options.reconnect ?? 0,
       join: (uris, session) => this.#join(uris, session),
       rejoin: (gone, session, slabs) => this.#rejoin(gone, session, slabs),

@@ -32,6 +32,14 @@ export interface SessionOptions {
   readonly signal?: AbortSignal
 }
 
+/** What `SwapServerSession.list` takes. */
+export interface ListOptions {
+  /** slabs that the session may have; a server that lists more is not believed; default: what the server says it has */
+  readonly most?: number
+  /** looked at between two requests to the server */
+  readonly signal?: AbortSignal
+}
+
 /** The traffic of this end with a server since the session was opened; it never decreases. */
 export interface SessionUse {
   readonly bytes: number

@@ -27,7 +27,7 @@ import {
   type Welcome,
   welcomeOf,
 } from './server-replies.js'
-import type { SessionIdentity, SessionOptions, SessionUse } from './session-options.js'
+import type { ListOptions, SessionIdentity, SessionOptions, SessionUse } from './session-options.js'
 
 /** Pinning a slab takes the server about 10 ms of a fast machine and a second of an emulated one. */
 const ALLOCATE_TIMEOUT_MS = 60_000
@@ -253,10 +253,16 @@ export class SwapServerSession {
     this.#control.handle((request) => answerServer(request.data, marking))
   }
 
-  /** The session's slabs, ascending by id: what a client that has resumed it finds there. */
-  async list(): Promise<RemoteSlab[]> {
+  /**
+   * The session's slabs, ascending by id: what a client that has resumed it finds there.
+   * @throws SwapServerError EPROTO: the server lists more than there can be, or out of order; VerbsError ETIMEDOUT: it does
+   *   not answer one of the requests for 5 s; the signal's reason
+   */
+  async list({ most = this.totalSlabs, signal }: ListOptions = {}): Promise<RemoteSlab[]> {
     const slabs: RemoteSlab[] = []
+    const limit = Math.min(most, this.totalSlabs)
     for (;;) {
+      signal?.throwIfAborted()
       const { list } = await this.#ask({ list: { after: slabs.at(-1)?.id ?? 0 } })
       const page = (list?.slabs ?? []).map((slab) => slabOf(slab, this.slabSize))
       for (const slab of page) {
@@ -264,8 +270,11 @@ export class SwapServerSession {
           throw new SwapServerError('EPROTO', 'the server listed slabs out of order')
         slabs.push(slab)
       }
-      if (slabs.length > this.totalSlabs)
-        throw new SwapServerError('EPROTO', `the server listed more than its ${this.totalSlabs} slabs`)
+      if (slabs.length > limit)
+        throw new SwapServerError(
+          'EPROTO',
+          `the server listed more than the ${limit} slabs that there can be`,
+        )
       if (page.length >= MAX_LISTED_SLABS) continue
       this.#ids = new Set(slabs.map(({ id }) => id))
       return slabs
