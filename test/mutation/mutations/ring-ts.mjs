@@ -306,8 +306,8 @@ export const mutations = [
   {
     name: 'no-handler-while-one-is-made',
     file: source('requests/responder'),
-    find: 'return !(this.#handler === undefined && this.#expected) && this.#waiting <= MOST_BEGUN_BYTES',
-    replace: 'return (!this.#expected || this.#waiting >= 0) && this.#waiting <= MOST_BEGUN_BYTES',
+    find: 'return !(this.#handler === undefined && this.#expected) && this.#waiting <= this.#maxResponseMemory / 2',
+    replace: 'return (!this.#expected || this.#waiting >= 0) && this.#waiting <= this.#maxResponseMemory / 2',
     why: 'Requests fail that come before an async onConnection has set a handler.',
     tests: [unit('server/server-callbacks')],
   },
@@ -355,9 +355,17 @@ export const mutations = [
   {
     name: 'handlers-begin-whoever-takes-answers',
     file: source('requests/responder'),
-    find: '&& this.#waiting <= MOST_BEGUN_BYTES\n',
-    replace: '&& MOST_BEGUN_BYTES > 0\n',
+    find: '&& this.#waiting <= this.#maxResponseMemory / 2\n',
+    replace: '&& this.#maxResponseMemory > 0\n',
     why: 'A peer that asks for many large answers at once loses its connection.',
+    tests: [unit('process/faults')],
+  },
+  {
+    name: 'response-memory-is-not-chosen',
+    file: source('requests/responder'),
+    find: 'if (this.#waiting > this.#maxResponseMemory) this.#overflow()',
+    replace: 'if (this.#waiting > 2 ** 26) this.#overflow()',
+    why: 'The memory for answers that a peer does not take is what it is by default, whatever a program has chosen.',
     tests: [unit('process/faults')],
   },
 ]

@@ -375,4 +375,12 @@ export const mutations = [
     why: 'A server that lists slabs slowly keeps a process from ending, or from calling others.',
     tests: ['unit packages/remote-volume/test/resume-session.test.ts'],
   },
+  {
+    name: 'answers-wait-by-the-session',
+    file: source('server/admission/admission'),
+    find: '  maxResponseMemory: 2 ** 20,\n',
+    replace: '',
+    why: 'A client that takes no answers has the server keep 64 MiB of them for each of its sessions.',
+    tests: [unit('admission/untaken-answers')],
+  },
 ]

@@ -32,6 +32,7 @@ export class Exchange<Connection> {
       outbox: this.outbox,
       capacity: link.capacity,
       peerCapacity: 2 ** link.peer.log2Capacity,
+      maxResponseMemory: link.maxResponseMemory,
       overflow: () => this.lifecycle.lost(this.#flooded()),
     })
     this.transfers = this.#makeTransfers()

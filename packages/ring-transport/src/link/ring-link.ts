@@ -104,6 +104,10 @@ export class RingLink {
     return Math.max(this.maxMessageLength, this.peer.longest)
   }
 
+  get maxResponseMemory(): number {
+    return this.#resources.settings.maxResponseMemory
+  }
+
   get transfers(): TransferSettings {
     const { settings, version } = this.#resources
     return transferSettings(settings.transfers, version, this.peer, this.longestMessage)

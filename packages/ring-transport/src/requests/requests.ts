@@ -37,6 +37,7 @@ export class Requests<Connection> {
         scope: host.scope,
         post: (type, correlation, bytes, onSent) =>
           outbox.post({ type, correlation }, bytes, undefined, onSent),
+        maxResponseMemory: host.maxResponseMemory,
         overflow: host.overflow,
       },
       requestAllowance(host.capacity),

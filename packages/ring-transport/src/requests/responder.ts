@@ -33,14 +33,12 @@ export interface ResponderHost<Connection> {
   /** where handlers run */
   readonly scope: CallbackScope
   readonly post: Post
+  /** bytes of responses that may wait for the peer to take them: beyond half of it no more handlers begin */
+  readonly maxResponseMemory: number
   /** called when the peer asks on and on and takes no answers */
   overflow(): void
 }
 
-/** Responses that wait for a peer to take them: beyond this the connection is broken. */
-const MOST_WAITING_BYTES = 2 ** 26
-/** Responses that wait: beyond this no more handlers begin, which would make more of them. */
-const MOST_BEGUN_BYTES = 2 ** 25
 const ENTRY_BYTES = 512
 
 /**
@@ -52,6 +50,7 @@ export class Responder<Connection> {
   readonly #scope: CallbackScope
   readonly #post: Post
   readonly #overflow: () => void
+  readonly #maxResponseMemory: number
   readonly #allowance: Allowance
   readonly #running = new Chain<Running<Connection>>()
   #handler: Handler<Connection> | undefined
@@ -71,6 +70,7 @@ export class Responder<Connection> {
     this.#allowance = new Allowance(allowance)
     this.#post = host.post
     this.#overflow = host.overflow
+    this.#maxResponseMemory = host.maxResponseMemory
   }
 
   /** @param views the handler reads requests in the ring, until it returns, instead of copies */
@@ -143,9 +143,9 @@ export class Responder<Connection> {
     }
   }
 
-  /** Whether handlers may begin: they are known, and the peer takes their answers. */
+  /** Whether handlers may begin: they are known, and the peer takes their answers. More would make more of them. */
   get #ready(): boolean {
-    return !(this.#handler === undefined && this.#expected) && this.#waiting <= MOST_BEGUN_BYTES
+    return !(this.#handler === undefined && this.#expected) && this.#waiting <= this.#maxResponseMemory / 2
   }
 
   /** The allowance has room for it. */
@@ -194,7 +194,7 @@ export class Responder<Connection> {
     // other, for ever.
     const waiting = (bytes?.length ?? 0) + ENTRY_BYTES // a handler may return what is no bytes at all
     this.#waiting += waiting
-    if (this.#waiting > MOST_WAITING_BYTES) this.#overflow()
+    if (this.#waiting > this.#maxResponseMemory) this.#overflow()
     // A response that cannot be sent, too long or not even bytes, is the handler's fault: the requester gets an
     // error. If the connection has ended, that fails too, and there is no one to tell.
     posted
@@ -204,7 +204,7 @@ export class Responder<Connection> {
         this.#waiting -= waiting
         this.#finish(running)
         // Many at a time.
-        if (this.#waiting <= MOST_BEGUN_BYTES / 2) this.#goOn()
+        if (this.#waiting <= this.#maxResponseMemory / 4) this.#goOn()
       })
   }
 

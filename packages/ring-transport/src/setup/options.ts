@@ -71,6 +71,12 @@ export interface RingOptions extends LivenessOptions {
    */
   readonly maxTransferMemory?: number | undefined
   /**
+   * Bytes of this end's responses that wait until the peer has room for them, 64 KiB … 2^40, default 64 MiB. Beyond half of
+   * it no more handlers begin; beyond all of it, which takes handlers that had begun before, the connection is broken
+   * (ENOBUFS). A response counts for its bytes plus 512, and must be smaller to wait at all.
+   */
+  readonly maxResponseMemory?: number | undefined
+  /**
    * Bytes of the largest message that is read from the peer while {@link RingConnection.offers} has no subscriber, or
    * that arrives in parts (in whole units of 64 KiB, and 64 MiB at most); at most and by default `maxTransferMemory`.
    * Larger ones are refused with EMSGSIZE.
@@ -107,6 +113,7 @@ export interface Settings {
   readonly applicationData: Uint8Array
   readonly maxPeerCapacity: number
   readonly transfers: TransferLimits
+  readonly maxResponseMemory: number
   readonly debug: boolean
   readonly wireVersions: readonly Version[]
   readonly session: Session | undefined
@@ -154,6 +161,12 @@ export function settings(options: ConnectOptions): Settings {
     applicationData,
     maxPeerCapacity: integerInRange('maxPeerCapacity', options.maxPeerCapacity ?? 2 ** 24, 4096, 2 ** 26),
     transfers: transferLimits(options),
+    maxResponseMemory: integerInRange(
+      'maxResponseMemory',
+      options.maxResponseMemory ?? 2 ** 26,
+      65_536,
+      2 ** 40,
+    ),
     debug: options.debug ?? process.env.RDMAKIT_RING_DEBUG === '1',
     wireVersions: options.wireVersions ?? VERSIONS,
     session: checked(options.session),

@@ -34,6 +34,26 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
     for (const message of held) message.release()
   })
 
+  it('such a peer loses its connection as early as this end wishes', async () => {
+    await using ends = await pair(uri(), { maxResponseMemory: 2 ** 16 })
+    const held: RingMessage[] = []
+    ends.a.views.subscribe((message) => held.push(message.retain()))
+    ends.b.send(pattern(8, 1))
+    await expect.poll(() => held.length).toBe(1)
+    const asks = 20
+    const { promise: allBegun, resolve: begin } = deferred<void>()
+    let begun = 0
+    ends.b.handle(async () => {
+      if (++begun === asks) begin()
+      await allBegun
+      return new Uint8Array(100_000)
+    })
+    const asked = Array.from({ length: asks }, () => ends.a.request(new Uint8Array(8), { timeout: HANG_MS }))
+    for (const one of asked) one.catch(() => {})
+    expect(await ends.b.closed).toMatchObject({ code: 'ENOBUFS' })
+    for (const message of held) message.release()
+  })
+
   it('many large answers at once wait for their turn, and break nothing', async () => {
     await using ends = await pair(uri())
     ends.b.handle(({ immediate }) => pattern(100_000, immediate))

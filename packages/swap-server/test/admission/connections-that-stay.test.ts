@@ -18,7 +18,7 @@ let clients: MuteClient[]
 let peak: number
 
 async function come(request: control.Request.$Properties, ticket?: Uint8Array): Promise<void> {
-  clients.push(await muteClient(uri, request, ticket))
+  clients.push(await muteClient(uri, [request], ticket))
   peak = Math.max(peak, clients.filter(({ connected }) => connected).length)
 }
 

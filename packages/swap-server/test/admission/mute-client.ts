@@ -1,5 +1,5 @@
-// A client by bare verbs that sends one request and takes no part in anything that follows: it does not close its
-// connection when the server does.
+// A client by bare verbs that sends requests and takes no part in anything that follows: it frees nothing of its ring, and
+// does not close its connection when the server does.
 import { ConnectionId } from '@rdmakit/verbs'
 import { control } from '../../src/protocol/messages.js'
 
@@ -9,17 +9,23 @@ const UNIT = 64
 const FRAME_HEADER = 16
 const REQUEST = 3
 const LOG2_CAPACITY = 16
-const RECEIVES = 16
+const RECEIVES = 512
+/** bytes of the ring of a swap-server */
+const SERVER_RING = 2 ** 14
 
 export interface MuteClient {
   readonly connected: boolean
+  readonly disconnected: Promise<unknown>
   close(): void
 }
 
-/** Connects, with `ticket` as the application's data of the ring handshake, sends `request` and waits for its answer. */
+/**
+ * Connects, with `ticket` as the application's data of the ring handshake, sends `requests` all at once and waits for the
+ * first answer.
+ */
 export async function muteClient(
   uri: string,
-  request: control.Request.$Properties,
+  requests: readonly control.Request.$Properties[],
   ticket: Uint8Array = new Uint8Array(),
 ): Promise<MuteClient> {
   const id = await ConnectionId.resolve(uri)
@@ -31,28 +37,31 @@ export async function muteClient(
     connected = false
   })
   const ring = await domain.allocateMemoryRegion(2 ** LOG2_CAPACITY, ['local-write', 'remote-write'])
-  const outgoing = await domain.allocateMemoryRegion(4096)
+  const outgoing = await domain.allocateMemoryRegion(SERVER_RING)
   const queuePair = id.createQueuePair(domain, { sendQueue: queue, maxReceive: RECEIVES })
   for (let i = 0; i < RECEIVES; i++) queuePair.postReceive({ data: [{ region: outgoing, length: 8 }] })
 
   const handshake = Buffer.alloc(36)
   handshake.write('rdkR')
   handshake.set([VERSION, 1, LOG2_CAPACITY, ticket.length], 4)
-  handshake.writeUInt16BE(RECEIVES, 8)
+  handshake.writeUInt16BE(16, 8)
   handshake.writeUInt32BE(ring.remoteKey, 12)
   handshake.writeBigUInt64BE(ring.address, 16)
   const answer = Buffer.from(await id.connect({ privateData: Buffer.concat([handshake, ticket]) }))
 
-  const payload = control.Request.encode(request).finish()
-  const frame = Buffer.from(outgoing.buffer)
-  frame.writeUInt32LE(payload.length, 0)
-  frame.writeUInt32LE(REQUEST, 4)
-  frame.writeUInt32LE(1, 8)
-  frame.set(payload, FRAME_HEADER)
-  const length = FRAME_HEADER + payload.length
+  const frames = Buffer.from(outgoing.buffer)
+  let length = 0
+  for (const [at, request] of requests.entries()) {
+    const payload = control.Request.encode(request).finish()
+    frames.writeUInt32LE(payload.length, length)
+    frames.writeUInt32LE(REQUEST, length + 4)
+    frames.writeUInt32LE(at + 1, length + 8)
+    frames.set(payload, length + FRAME_HEADER)
+    length += Math.ceil((FRAME_HEADER + payload.length) / UNIT) * UNIT
+  }
   queuePair.postSend({
     opcode: 'rdma-write-with-immediate',
-    immediate: Math.ceil(length / UNIT),
+    immediate: length / UNIT,
     data: [{ region: outgoing, length }],
     remoteAddress: answer.readBigUInt64BE(16),
     remoteKey: answer.readUInt32BE(12),
@@ -63,6 +72,7 @@ export async function muteClient(
     get connected() {
       return connected
     },
+    disconnected: id.disconnected,
     close() {
       id.close()
       queue.close()

@@ -18,14 +18,15 @@ import { StrangerGarbage } from './stranger-garbage.js'
 
 /**
  * What the server keeps of memory for a control connection: 16 KiB that the client writes requests into, 64 times that
- * at most for requests that are not answered, and a place of the size of the client's ring for the answers. Nothing is
- * read from a client.
+ * at most for requests that are not answered, as much for answers that the client does not take, and a place of the size
+ * of its ring for those on their way. Nothing is read from a client.
  */
 const CONTROL_CONNECTION = {
   capacity: 2 ** 14,
   receiveDepth: 16,
   sendDepth: 16,
   maxPeerCapacity: 2 ** 20,
+  maxResponseMemory: 2 ** 20,
   maxTransferMemory: 0,
 } as const satisfies AcceptOptions
 

@@ -1,0 +1,27 @@
+// A client that asks for long answers and takes none of them: it loses its connection before they take much memory.
+import { expect, it, onTestFinished } from 'vitest'
+import { SwapServer, SwapServerSession } from '../../src/index.js'
+import { ADDRESSES, MIB } from '../fixture.js'
+import { muteClient } from './mute-client.js'
+
+const SESSIONS = 24
+const QUERIES = 240
+
+it.each(Object.entries(ADDRESSES))(
+  'answers that are not taken end their connection, over %s',
+  async (_, address) => {
+    const server = new SwapServer({ memory: MIB, slabSize: MIB })
+    onTestFinished(() => server.close())
+    const uri = await server.listen(address())
+    // An answer has a line for each of them.
+    const sessions = []
+    for (let i = 0; i < SESSIONS; i++)
+      sessions.push(await SwapServerSession.open([uri], { client: 'x'.repeat(256) }))
+    const queries = Array.from({ length: QUERIES }, () => ({ query: {} }))
+    const client = await muteClient(uri, [{ hello: { version: 1 } }, ...queries])
+    onTestFinished(() => client.close())
+    await client.disconnected
+    expect((await sessions[0]?.query())?.sessions).toBe(SESSIONS)
+    for (const session of sessions) await session.close()
+  },
+)
