@@ -273,4 +273,20 @@ export const mutations = [
     why: 'A server that says another size of its slabs than before ends the take-over of a volume that does not need it.',
     tests: [unit('resume-session')],
   },
+  {
+    name: 'refusing-server-comes-first',
+    file: source('slabs/placement'),
+    find: '(hesitates ? 0 : room)',
+    replace: '(hesitates && room === 0 ? 0 : room)',
+    why: 'A server that says that it has memory and refuses it keeps first WRITEs and replicas from the servers that have some.',
+    tests: [client('volume/refusing-server')],
+  },
+  {
+    name: 'refusing-server-is-not-asked-again',
+    file: source('slabs/placement'),
+    find: ' ?? choose(servers.map(({ room }) => room))',
+    replace: '',
+    why: 'First WRITEs fail for as long as the only server rests that had no memory for a moment.',
+    tests: [client('volume/refusing-server')],
+  },
 ]

@@ -4,6 +4,11 @@ import { UsageError } from '@rdmakit/verbs'
 /** Server indexes of an engine. */
 const MAX_SERVERS = 1024
 
+/** How long others come first after a server has refused a slab, milliseconds; twice as long after each further time, */
+const REFUSED_REST_MS = 10_000
+/** and no longer than 2^6 times. */
+const MOST_DOUBLINGS = 6
+
 let made = 0
 
 /**
@@ -28,6 +33,10 @@ export class VolumeServer {
   /** it is gone, some slabs have their only copy there, and it may come back with that */
   away = false
   readonly #spares: RemoteSlab[] = []
+  /** how often it has refused a slab since it last gave one */
+  #refusals = 0
+  /** until when others come first, of performance.now() */
+  #restsUntil = 0
 
   constructor(
     index: number,
@@ -89,6 +98,14 @@ export class VolumeServer {
     return this.failure === undefined ? this.#spares.length + this.session.freeSlabs : 0
   }
 
+  /**
+   * It has refused a slab although it said that it has some, as one whose machine is out of memory, or one that lies:
+   * others come first.
+   */
+  get hesitates(): boolean {
+    return this.#spares.length === 0 && performance.now() < this.#restsUntil
+  }
+
   /** slabs that are allocated and hold nothing yet */
   get spares(): number {
     return this.#spares.length
@@ -96,10 +113,22 @@ export class VolumeServer {
 
   /** A slab of zeros, a spare one if there is one. @throws SwapServerError ENOSPC */
   async take(): Promise<RemoteSlab> {
-    const slab = this.#spares.pop() ?? (await this.session.allocate(1))[0]
+    const slab = this.#spares.pop() ?? (await this.#allocate())
     if (slab === undefined) throw new Error('the server allocated no slab')
     this.slabs++
     return slab
+  }
+
+  async #allocate(): Promise<RemoteSlab | undefined> {
+    try {
+      const [slab] = await this.session.allocate(1)
+      this.#refusals = 0
+      return slab
+    } catch (failure) {
+      const doublings = Math.min(this.#refusals++, MOST_DOUBLINGS)
+      this.#restsUntil = performance.now() + REFUSED_REST_MS * 2 ** doublings
+      throw failure
+    }
   }
 
   /** Gives a slab back to which nothing is under way any more. */

@@ -2,7 +2,7 @@ import type { ServerRequestHandler } from '@rdmakit/swap-server'
 import type { VolumeEngine } from '../engine/volume-engine.js'
 import type { VolumeServer } from '../servers/volume-server.js'
 import { fillReplica } from './fill-replica.js'
-import { chooseServer } from './placement.js'
+import { chooseAmong, chooseServer } from './placement.js'
 import type { SerialQueue } from './serial-queue.js'
 import { MAX_REPLICAS, type SlabReplica, type SlabTable } from './slab-table.js'
 import type { ThinSlabs } from './thin-slabs.js'
@@ -202,8 +202,9 @@ export class Migration {
       degraded()
       return gone
     }
-    const room = servers.map((each) => (this.#wants(each) ? 0 : each.room))
-    const target = servers[chooseServer(room, table.holders(slab)) ?? -1]
+    const excluded = table.holders(slab)
+    for (const each of servers) if (this.#wants(each)) excluded.add(each.index)
+    const target = servers[chooseAmong(servers, (room) => chooseServer(room, excluded)) ?? -1]
     if (target === undefined) return false
     const place = { server: target, remote: await target.take() }
     // While it was being allocated anything may have failed.

@@ -27,6 +27,23 @@ export function chooseServer(
   return (room[second] ?? 0) > (room[first] ?? 0) ? second : first
 }
 
+/** A server, as far as room on it matters. */
+export interface RoomyServer {
+  /** free slabs */
+  readonly room: number
+  /** it has refused a slab although it has room */
+  readonly hesitates: boolean
+}
+
+/** Chooses by `choose`, which gets the room of each server, among those that do not hesitate, and else among all. */
+export function chooseAmong<Chosen>(
+  servers: readonly RoomyServer[],
+  choose: (room: readonly number[]) => Chosen | undefined,
+): Chosen | undefined {
+  const willing = servers.map(({ hesitates, room }) => (hesitates ? 0 : room))
+  return choose(willing) ?? choose(servers.map(({ room }) => room))
+}
+
 /**
  * Places `slabs` slabs with `replicas` replicas each. Whatever {@link fits} is placed.
  * @param room free slabs of each server

@@ -1,7 +1,7 @@
 import type { VolumeEngine } from '../engine/volume-engine.js'
 import type { VolumeServer } from '../servers/volume-server.js'
 import { fillReplica, type Place } from './fill-replica.js'
-import { chooseServer } from './placement.js'
+import { chooseAmong, chooseServer } from './placement.js'
 import type { SerialQueue } from './serial-queue.js'
 import type { SlabTable } from './slab-table.js'
 
@@ -86,10 +86,8 @@ export class Repair {
 
   async #take(slab: number): Promise<Place | undefined> {
     const { table, servers } = this.#options
-    const index = chooseServer(
-      servers.map(({ room }) => room),
-      table.holders(slab),
-    )
+    const holders = table.holders(slab)
+    const index = chooseAmong(servers, (room) => chooseServer(room, holders))
     const server = index === undefined ? undefined : servers[index]
     return server === undefined ? undefined : { server, remote: await server.take() }
   }

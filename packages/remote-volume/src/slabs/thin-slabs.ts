@@ -1,7 +1,7 @@
 import type { VolumeEngine } from '../engine/volume-engine.js'
 import type { VolumeServer } from '../servers/volume-server.js'
 import type { Place } from './fill-replica.js'
-import { drawPlace } from './placement.js'
+import { chooseAmong, drawPlace } from './placement.js'
 import type { SerialQueue } from './serial-queue.js'
 import type { SlabTable } from './slab-table.js'
 
@@ -181,10 +181,7 @@ export class ThinSlabs {
     while (!this.#closed) {
       this.collect()
       if (this.#spares.size >= Math.min(SPARE_PLACES, table.unmapped)) break
-      const chosen = drawPlace(
-        servers.map(({ room }) => room),
-        table.replicas,
-      )
+      const chosen = chooseAmong(servers, (room) => drawPlace(room, table.replicas))
       if (chosen === undefined) {
         patience ??= performance.now() + PATIENCE_MS
         if (this.#spares.size === 0 && (await this.#hasDiscarded(patience))) continue
