@@ -371,7 +371,7 @@ export const mutations = [
     name: 'list-goes-on-for-nobody',
     file: source('client/swap-server-session'),
     find: '      signal?.throwIfAborted()\n      const { list }',
-    replace: '      const { list }',
+    replace: '      void signal\n      const { list }',
     why: 'A server that lists slabs slowly keeps a process from ending, or from calling others.',
     tests: ['unit packages/remote-volume/test/resume-session.test.ts'],
   },

@@ -1,5 +1,7 @@
 // A client that asks for long answers and takes none of them: it loses its connection before they take much memory.
+import { pino } from 'pino'
 import { expect, it, onTestFinished } from 'vitest'
+import { eventually } from '../../../../test/eventually.js'
 import { SwapServer, SwapServerSession } from '../../src/index.js'
 import { ADDRESSES, MIB } from '../fixture.js'
 import { muteClient } from './mute-client.js'
@@ -10,7 +12,13 @@ const QUERIES = 240
 it.each(Object.entries(ADDRESSES))(
   'answers that are not taken end their connection, over %s',
   async (_, address) => {
-    const server = new SwapServer({ memory: MIB, slabSize: MIB })
+    const ended: string[] = []
+    const write = (line: string) => {
+      const { event, reason } = JSON.parse(line)
+      if (event === 'session-ended') ended.push(reason)
+    }
+    const log = pino({ level: 'info' }, { write })
+    const server = new SwapServer({ memory: MIB, slabSize: MIB, log })
     onTestFinished(() => server.close())
     const uri = await server.listen(address())
     // An answer has a line for each of them.
@@ -21,6 +29,9 @@ it.each(Object.entries(ADDRESSES))(
     const client = await muteClient(uri, [{ hello: { version: 1 } }, ...queries])
     onTestFinished(() => client.close())
     await client.disconnected
+    await eventually(() => ended.length > 0)
+    // And not because it is silent, which such a client need not be.
+    expect(ended).toEqual([expect.stringContaining('does not receive the answers')])
     expect((await sessions[0]?.query())?.sessions).toBe(SESSIONS)
     for (const session of sessions) await session.close()
   },
