@@ -46,7 +46,7 @@ export const mutations = [
     name: 'threads-write-to-their-own-device',
     file: source('attach/start-swap-free'),
     find: '  const marked = becomeIoFlusher()',
-    replace: '  const marked = becomeIoFlusher() && false',
+    replace: '  const marked = becomeIoFlusher.length > 0',
     why: "V8's threads, and those of libuv, wait for the device that they serve where memory is short.",
     tests: ['lab test swap-free'],
   },
