@@ -1,9 +1,11 @@
 import { once } from 'node:events'
 import { Worker } from 'node:worker_threads'
-import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { deferred } from '@rdmakit/verbs/internal'
+import { afterEach, beforeEach, describe, expect, it, onTestFinished, vi } from 'vitest'
 import { eventually } from '../../../../test/eventually.js'
 import { standStill } from '../../../../test/stand-still.js'
 import { Heartbeat } from '../../src/client/heartbeat.js'
+import { ownClock } from '../fixture.js'
 
 /** Another thread answers in less than that, however busy the machine. */
 const TIMEOUT_MS = 500
@@ -83,5 +85,50 @@ describe('a heartbeat', () => {
       heartbeat = new Heartbeat({ interval: 10, timeout: TIMEOUT_MS, ask, dead: resolve })
     })
     expect(await broken).toBe('the connection broke')
+  })
+})
+
+describe('a heartbeat whose process stands still when its patience is about to end', () => {
+  const INTERVAL_MS = 50
+  /** how often it looks */
+  const LOOK_MS = INTERVAL_MS / 2
+
+  /** One that has asked and waited for one look less than its timeout, and then stood still until a late look. */
+  function late() {
+    vi.useFakeTimers({ toFake: ['setInterval', 'clearInterval'] })
+    onTestFinished(() => void vi.useRealTimers())
+    const pass = ownClock()
+    const look = (after = LOOK_MS) => {
+      pass(after)
+      vi.advanceTimersByTime(LOOK_MS)
+    }
+    const question = deferred<void>()
+    const ask = vi.fn(() => question.promise)
+    const dead = vi.fn()
+    const heartbeat = new Heartbeat({ interval: INTERVAL_MS, timeout: TIMEOUT_MS, ask, dead })
+    onTestFinished(() => heartbeat.stop())
+    while (ask.mock.calls.length === 0) look()
+    for (let waited = LOOK_MS; waited < TIMEOUT_MS; waited += LOOK_MS) look()
+    expect(dead).not.toHaveBeenCalled()
+    look(10 * TIMEOUT_MS)
+    return { answer: question.resolve, ask, dead, look }
+  }
+
+  it('reads the answer that lies there', async () => {
+    const { answer, ask, dead, look } = late()
+    answer()
+    // The answer is read in the turn that follows.
+    await new Promise((resolve) => setImmediate(resolve))
+    look()
+    look()
+    expect(ask).toHaveBeenCalledTimes(2)
+    expect(dead).not.toHaveBeenCalled()
+  })
+
+  it('ends at the next look when there is none', () => {
+    const { dead, look } = late()
+    expect(dead).not.toHaveBeenCalled()
+    look()
+    expect(dead).toHaveBeenCalledOnce()
   })
 })
