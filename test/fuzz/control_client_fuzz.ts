@@ -2,6 +2,7 @@
 // program does with its session, and between that what the server says to it. Whatever that is, the session is
 // one that can be worked with or a refusal that says why; slabs are memory that a server can have, each another.
 import { VerbsError } from '@rdmakit/verbs'
+import type { ClientControlConnection } from '../../packages/swap-server/dist/client/session-connections.js'
 import {
   type RemoteSlab,
   type SessionIdentity,
@@ -9,7 +10,6 @@ import {
   type SessionOptions,
   SwapServerSession,
 } from '../../packages/swap-server/dist/index.js'
-import type { ControlConnection } from '../../packages/swap-server/dist/protocol/control-connection.js'
 import { control } from '../../packages/swap-server/dist/protocol/messages.js'
 import {
   boundTo,
@@ -30,7 +30,7 @@ const identity: SessionIdentity = { epoch: '0123456789abcdef', session: 5, token
 const clock = new Clock()
 
 /** The server's end: its answers come from the input. */
-class HostileServer implements ControlConnection {
+class HostileServer implements ClientControlConnection {
   readonly context = context
   readonly peerUri = 'iwarp://192.0.2.1:7'
   readonly channelBinding = Buffer.alloc(32, 3)
@@ -54,6 +54,10 @@ class HostileServer implements ControlConnection {
   get open(): boolean {
     return this.#open
   }
+
+  ref(): void {}
+
+  unref(): void {}
 
   handle(answer: (request: { readonly data: Uint8Array }) => Uint8Array | Promise<Uint8Array>): void {
     this.#answer = answer

@@ -113,8 +113,8 @@ function addStatus(program: ProgramCommand, typed: string): void {
  * @param words behind the program's name
  */
 export async function main(words: readonly string[], typed = 'nbd-client'): Promise<void> {
-  // A command is over when it says so. Node.js would end it when nothing of its own is open any more, and a volume
-  // that has no server left, only its backup, lives in the engine alone.
+  // A command is over when it says so, and not when nothing that Node.js knows is open: a lane, for instance, is a thread
+  // of the engine.
   setInterval(() => {}, 2 ** 30)
   ignoreBrokenPipe()
   redirectWarnings(({ name, message }) => say(`${name}: ${message}`))

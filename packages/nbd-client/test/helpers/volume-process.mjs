@@ -137,7 +137,7 @@ process.on('SIGTERM', async () => {
   folder.clear()
   process.exit(0)
 })
-// A volume alone does not keep Node running; only the test ends this process.
+// Only the test ends this process, also where its volume was closed.
 setInterval(() => {}, 60_000)
 // After this line the test may send signals.
 say(predecessor ? `successor ${process.pid}` : 'ready')

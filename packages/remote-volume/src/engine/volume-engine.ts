@@ -44,6 +44,9 @@ export type VolumeEvents = { [Type in VolumeEvent['type']]: Extract<VolumeEvent,
  * The native engine of a volume of remote memory. It moves pages between a front, which is where requests come from, and
  * RDMA queue pairs in native threads (lanes); JavaScript sets it up and hears of failures, never of pages. The front
  * belongs to the addon: a package that has one extends this class by how the front is set up.
+ *
+ * It keeps no event loop alive: its threads serve as long as the process runs. The connections of its queue pairs do
+ * (ConnectionId of `@rdmakit/verbs`), and a {@link Volume}.
  */
 export class VolumeEngine {
   readonly size: bigint

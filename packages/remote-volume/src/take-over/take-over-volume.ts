@@ -65,6 +65,7 @@ export async function takeOverVolume<
     sayUnfenced(servers, options)
     parts = new VolumeParts(engine, servers, context, { ...options, size, replicas, thin })
     volume = new Kind(parts)
+    parts.holdLoop()
     if (taken !== found) options.keep?.(servers)
     moveToIncarnations(engine, taken)
     const adopted = adoptSlabs(engine, parts.slabs.table, servers, taken, thin)

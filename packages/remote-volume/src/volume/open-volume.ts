@@ -52,6 +52,7 @@ export async function openVolume<
     newBackup = absent
     parts = new VolumeParts(engine, servers, context, options)
     volume = new Kind(parts)
+    parts.holdLoop()
     options.prepare?.(engine)
     options.keep?.(servers)
     if (options.thin !== true) await placeAll(parts, slabSize)

@@ -225,6 +225,7 @@ export class ServerMembership {
     server.joining = undefined
     server.failure = undefined
     this.#watch(server)
+    session.unref()
   }
 
   /** Another incarnation of the server has its session, or may come back with it. */

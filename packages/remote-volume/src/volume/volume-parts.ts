@@ -26,6 +26,12 @@ export class VolumeParts<Engine extends VolumeEngine = VolumeEngine> {
     this.members = new ServerMembership(state, this.slabs, this.lanes, (failure) => this.fence(failure))
   }
 
+  /** From now on the volume keeps the event loop alive, instead of its sessions. */
+  holdLoop(): void {
+    for (const server of this.state.servers) if (server.reached) server.session.unref()
+    this.state.hold.begin()
+  }
+
   async openLanes(): Promise<void> {
     const { servers, options, backedUp } = this.state
     await this.lanes.open(servers, options.lanes, servers.length > 1 || backedUp)

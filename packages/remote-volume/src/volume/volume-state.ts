@@ -2,6 +2,7 @@ import type { Context } from '@rdmakit/verbs'
 import type { VolumeEngine } from '../engine/volume-engine.js'
 import type { FencedError } from '../servers/fenced-error.js'
 import type { VolumeServer } from '../servers/volume-server.js'
+import { LoopHold } from './loop-hold.js'
 import type { RaisedOptions, ServerFailure } from './volume-options.js'
 
 /** The state shared by the parts of a volume, and its listeners. */
@@ -19,6 +20,8 @@ export class VolumeState<Engine extends VolumeEngine = VolumeEngine> {
   fenced: FencedError | undefined
   /** the sessions stay at the servers when this process ends */
   leaving = false
+  /** what keeps the event loop alive; the sessions do not */
+  readonly hold = new LoopHold()
   /** nothing that happens to a server concerns this process any more */
   over = false
   readonly onBackupFailure = new Set<(reason: string) => void>()

@@ -15,6 +15,10 @@ export type VolumeClass<Engine extends VolumeEngine, Made extends Volume<Engine>
 /**
  * Remote memory as an array of bytes: sessions with swap-servers, slabs placed on them, and the engine that moves pages
  * there. {@link openVolume} and {@link takeOverVolume} create it; {@link close} closes everything that it opened.
+ *
+ * It keeps the event loop alive until it is closed, unless {@link unref} was called: also while all its servers are away,
+ * or with nothing left but its backup, and when another process has taken it over. Its {@link engine} alone, and who is
+ * served by it, keep nothing alive.
  */
 export class Volume<Engine extends VolumeEngine = VolumeEngine> {
   readonly engine: Engine
@@ -115,20 +119,37 @@ export class Volume<Engine extends VolumeEngine = VolumeEngine> {
     this.#state.onBackupFailure.add(listener)
   }
 
+  /** Keeps the event loop alive until the volume is closed (the default): undoes {@link unref}. */
+  ref(): this {
+    this.#state.hold.referenced = true
+    return this
+  }
+
+  /**
+   * The volume no longer keeps the program alive: if nothing else does, the program exits without closing it. A call to a
+   * server that is gone still does, and {@link close}, {@link leave} and {@link quiesce}.
+   */
+  unref(): this {
+    this.#state.hold.referenced = false
+    return this
+  }
+
   /** Answers what is in flight, ends the engine, then the sessions; the servers free the slabs. Idempotent. */
   close(timeout = 5_000): Promise<void> {
-    this.#closing ??= (async () => {
-      try {
-        await this.quiesce(timeout)
-      } finally {
-        const reached = this.#state.servers.filter((server) => server.reached)
-        await Promise.all(
-          reached.map(({ session }) => (this.#state.leaving ? session.leave() : session.close())),
-        )
-        this.#parts.lanes.close()
-      }
-    })()
+    this.#closing ??= this.#state.hold.during(this.#close(timeout).finally(() => this.#state.hold.end()))
     return this.#closing
+  }
+
+  async #close(timeout: number): Promise<void> {
+    try {
+      await this.quiesce(timeout)
+    } finally {
+      const reached = this.#state.servers.filter((server) => server.reached)
+      await Promise.all(
+        reached.map(({ session }) => (this.#state.leaving ? session.leave() : session.close())),
+      )
+      this.#parts.lanes.close()
+    }
   }
 
   /**
@@ -136,7 +157,7 @@ export class Volume<Engine extends VolumeEngine = VolumeEngine> {
    * resumed. Idempotent.
    */
   quiesce(timeout = 5_000): Promise<void> {
-    this.#quiescing ??= this.#parts.quiesce(timeout)
+    this.#quiescing ??= this.#state.hold.during(this.#parts.quiesce(timeout))
     return this.#quiescing
   }
 

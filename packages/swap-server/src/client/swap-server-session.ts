@@ -6,7 +6,6 @@ import {
   type QueuePairOptions,
 } from '@rdmakit/verbs'
 import { deferred } from '@rdmakit/verbs/internal'
-import type { ControlConnection } from '../protocol/control-connection.js'
 import {
   type control,
   dataConnectionData,
@@ -27,13 +26,17 @@ import {
   type Welcome,
   welcomeOf,
 } from './server-replies.js'
+import { type ClientControlConnection, SessionConnections } from './session-connections.js'
 import type { ListOptions, SessionIdentity, SessionOptions, SessionUse } from './session-options.js'
 
 /** Pinning a slab takes the server about 10 ms of a fast machine and a second of an emulated one. */
 const ALLOCATE_TIMEOUT_MS = 60_000
 const GOODBYE_TIMEOUT_MS = 2_000
 
-/** A client's session with a swap-server: allocates slabs, opens data connections, reports its loss. */
+/**
+ * A client's session with a swap-server: allocates slabs, opens data connections, reports its loss. Its connections keep
+ * the event loop alive until they have ended, unless {@link unref} was called.
+ */
 export class SwapServerSession {
   readonly uri: string
   readonly epoch: string
@@ -55,13 +58,12 @@ export class SwapServerSession {
   get over(): string | undefined {
     return this.#over
   }
-  readonly #control: ControlConnection
+  readonly #connections: SessionConnections
   readonly #session: number
   readonly #token: Uint8Array
   /** with which its data connections are made */
   readonly #takeOver: TakeOver
   readonly #lost = deferred<string>()
-  readonly #data = new Set<ConnectionId>()
   #heartbeat: Heartbeat | undefined
   #closed = false
   #isLost = false
@@ -78,9 +80,14 @@ export class SwapServerSession {
   /** slabs that the server wants back: memory given back there cannot be allocated again */
   readonly #wanted = new Set<number>()
 
-  private constructor(uri: string, connection: ControlConnection, welcome: Welcome, takeOver: TakeOver) {
+  private constructor(
+    uri: string,
+    connection: ClientControlConnection,
+    welcome: Welcome,
+    takeOver: TakeOver,
+  ) {
     this.uri = uri
-    this.#control = connection
+    this.#connections = new SessionConnections(connection)
     this.epoch = welcome.epoch
     this.slabSize = welcome.slabSize
     this.totalSlabs = welcome.totalSlabs
@@ -151,7 +158,7 @@ export class SwapServerSession {
   /** @internal a session over a connection to a server at `uri`; the connection ends with it, or without it */
   static async over(
     uri: string,
-    connection: ControlConnection,
+    connection: ClientControlConnection,
     identity: SessionIdentity | undefined,
     options: SessionOptions,
   ): Promise<SwapServerSession> {
@@ -182,7 +189,7 @@ export class SwapServerSession {
 
   /** The device that the session runs on; data connections use the same. */
   get context(): Context {
-    return this.#control.context
+    return this.#connections.control.context
   }
 
   /**
@@ -250,7 +257,7 @@ export class SwapServerSession {
         this.#lose(`the server has given up its memory: ${reason}`)
       },
     }
-    this.#control.handle((request) => answerServer(request.data, marking))
+    this.#connections.control.handle((request) => answerServer(request.data, marking))
   }
 
   /**
@@ -293,10 +300,7 @@ export class SwapServerSession {
     try {
       const queuePair = id.createQueuePair(protectionDomain, options)
       await id.connect({ privateData: dataConnectionData(this.#token, this.#takeOver) })
-      this.#data.add(id)
-      void id.disconnected.then((reason) => {
-        this.#data.delete(id)
-        id.close()
+      this.#connections.add(id, (reason) => {
         if (!this.#closed) this.#lose(reason?.message ?? 'the server closed a data connection')
       })
       return queuePair
@@ -306,39 +310,52 @@ export class SwapServerSession {
     }
   }
 
+  /** Keeps the event loop alive until the session has ended (the default): undoes {@link unref}. */
+  ref(): this {
+    this.#connections.referenced = true
+    return this
+  }
+
+  /**
+   * The session and its data connections no longer keep the program alive: if nothing else does, the program exits
+   * without closing them. {@link close}, {@link leave} and a data connection that is being made still do.
+   */
+  unref(): this {
+    this.#connections.referenced = false
+    return this
+  }
+
   /**
    * Ends the session; the server frees its slabs, at once if it can be reached, else after the linger time. Idempotent.
    */
   async close(): Promise<void> {
     if (this.#closed) return
-    this.#heartbeat?.stop()
-    this.#closed = true
+    this.#beginToEnd()
     if (this.linger > 0 && !this.#isLost) {
       // A server that does not answer frees them later.
       await this.#ask({ goodbye: {} }, GOODBYE_TIMEOUT_MS).catch(() => {})
     }
-    await this.#disconnect('the session was closed')
+    await this.#connections.end()
+    this.#end('the session was closed')
   }
 
   /** Ends the connections and leaves the session, with its slabs, to linger for {@link resume}. Idempotent. */
   async leave(): Promise<void> {
     if (this.#closed) return
-    this.#closed = true
-    this.#heartbeat?.stop()
-    await this.#disconnect('the session was left')
+    this.#beginToEnd()
+    await this.#connections.end()
+    this.#end('the session was left')
   }
 
-  async #disconnect(reason: string): Promise<void> {
-    for (const id of [...this.#data]) {
-      id.disconnect()
-      id.close()
-    }
-    await this.#control.close()
-    this.#end(reason)
+  #beginToEnd(): void {
+    this.#closed = true
+    this.#heartbeat?.stop()
+    // The waits that remain are short, and the owner's.
+    this.#connections.control.ref()
   }
 
   #ask(request: control.Request.$Properties, timeout = REQUEST_TIMEOUT_MS): Promise<control.Response> {
-    return ask(this.#control, request, timeout)
+    return ask(this.#connections.control, request, timeout)
   }
 
   /** A request whose effect is counted here when it is answered, and not by an earlier heartbeat. */

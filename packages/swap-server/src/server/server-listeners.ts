@@ -38,6 +38,7 @@ export class ServerListeners implements Admits {
   #budget: Budget
   /** when the log said so last, of performance.now() */
   #saidStalled = Number.NEGATIVE_INFINITY
+  #referenced = true
   #closed = false
 
   /** @param providers filled with what it listens by */
@@ -66,10 +67,19 @@ export class ServerListeners implements Admits {
   async listen(uri: string): Promise<string> {
     const onStalled = (err: unknown) => this.#sayStalled(err)
     const listener = await Listener.listen(uri, (request) => this.#onRequest(request), { onStalled })
+    if (!this.#referenced) listener.unref()
     this.#listeners.push(listener)
     this.#providers.add(parseUri(listener.uri).provider)
     this.#budget = this.#divide()
     return listener.uri
+  }
+
+  /** Whether listening keeps the event loop alive; at first it does. */
+  set referenced(referenced: boolean) {
+    this.#referenced = referenced
+    for (const listener of this.#listeners)
+      if (referenced) listener.ref()
+      else listener.unref()
   }
 
   /** What the server has places for where it listens now. */

@@ -40,7 +40,11 @@ export interface SwapServerOptions extends ListeningOptions {
   readonly audit?: AuditLog
 }
 
-/** A page server: lends slabs of its memory and then stays out of the way of their one-sided traffic. */
+/**
+ * A page server: lends slabs of its memory and then stays out of the way of their one-sided traffic. It keeps the event
+ * loop alive while it listens, unless {@link unref} was called, and while it has connections; a session that lingers has
+ * none.
+ */
 export class SwapServer {
   /** drawn at start: another epoch means other, empty memory */
   readonly epoch = randomBytes(8).toString('hex')
@@ -119,6 +123,18 @@ export class SwapServer {
   /** Listens at `uri` too. @returns the URI with its port resolved */
   listen(uri: string): Promise<string> {
     return this.#listeners.listen(uri)
+  }
+
+  /** Keeps the event loop alive until the server is closed (the default): undoes {@link unref}. */
+  ref(): this {
+    this.#listeners.referenced = true
+    return this
+  }
+
+  /** Listening no longer keeps the program alive; each connection of a client still does, until it has ended. */
+  unref(): this {
+    this.#listeners.referenced = false
+    return this
   }
 
   /** Its places at the current addresses. */
