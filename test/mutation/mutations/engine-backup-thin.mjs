@@ -88,6 +88,14 @@ export const mutations = [
     tests: ['native asan engine_backup_aimed'],
   },
   {
+    name: 'complete-while-pages-are-on-their-way',
+    file: 'packages/remote-volume/native/backup/backup_map.cc',
+    find: '& pages.written_or_claimed(word);',
+    replace: '& pages.in_state(word, PageState::written);',
+    why: 'A backup is said to be complete while its last pages are being read from the server, which may then be ended.',
+    tests: ['native plain engine_backup_aimed'],
+  },
+  {
     name: 'vacated-under-a-claim',
     file: 'packages/remote-volume/native/volume/volume_thin.cc',
     find: `  if (!pages_.all_unset(first, count)) {

@@ -111,7 +111,9 @@ uint64_t BackupMap::count_missing(const PageMap& pages, uint64_t first, uint64_t
     const uint64_t position = first % kPerWord;
     const uint64_t here = std::min(end - first, kPerWord - position);
     const uint64_t ones = here == kPerWord ? ~uint64_t{0} : (uint64_t{1} << (2 * here)) - 1;
-    const uint64_t missing = this->missing(first / kPerWord, pages, PageState::written);
+    const uint64_t word = first / kPerWord;
+    const uint64_t bits = words_[word].load();
+    const uint64_t missing = ~(bits ^ bits >> 1) & pages.written_or_claimed(word);
     total += static_cast<uint64_t>(std::popcount(missing & ones << (2 * position)));
     first += here;
   }

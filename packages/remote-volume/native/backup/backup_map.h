@@ -80,7 +80,8 @@ class BackupMap {
   // map and stale, and of each that is in `state` there and that the file neither has nor will get.
   uint64_t stale(uint64_t word, const PageMap& pages) const;
   uint64_t missing(uint64_t word, const PageMap& pages, PageState state) const;
-  // Pages that are written and neither held nor queued.
+  // Pages that are written and neither held nor queued. Also those that the catch-up is reading, and those
+  // that a WRITE is bringing: neither is in the file if their server is lost now.
   uint64_t count_missing(const PageMap& pages, uint64_t first, uint64_t count) const;
 
  private:

@@ -145,8 +145,9 @@ Napi::Value describe_backup(Napi::Env env, VolumeEngine& engine) {
   to.Set("working", backup->working());
   to.Set("bytesWritten", number(from.bytes_written.get()));
   to.Set("bytesRead", number(from.bytes_read.get()));
-  to.Set("queuedPages", number(backup->queued()));
+  // In this order: a page that gets from one to the other meanwhile is counted twice, and not passed over.
   to.Set("stalePages", number(backup->map().count_missing(volume.pages(), 0, volume.size() / kPage)));
+  to.Set("queuedPages", number(backup->queued()));
   to.Set("missedPages", number(backup->missed()));
   to.Set("caughtUpPages", number(lane == nullptr || lane->work().catch_up() == nullptr
                                      ? 0

@@ -67,6 +67,11 @@ class PageMap {
         words_[word].load(std::memory_order_acquire) ^ (static_cast<uint64_t>(state) * kLow);
     return ~(different | different >> 1) & kLow;
   }
+  // The same for `written` and `claimed` together, by one look.
+  uint64_t written_or_claimed(uint64_t word) const {
+    const uint64_t states = words_[word].load(std::memory_order_acquire);
+    return (states ^ states >> 1) & kLow;
+  }
   // Claims pages from `first` on that are in state `from` (not claimed), at most `limit`: how many.
   uint64_t claim(uint64_t first, uint64_t limit, PageState from);
   // The claimant's only: claimed -> to.

@@ -131,7 +131,7 @@ export interface NativeBackupStatistics {
   bytesRead: number
   /** on their way to the file */
   queuedPages: number
-  /** written, and neither in the file nor on their way there */
+  /** written or being written, and neither in the file nor queued for it; with `queuedPages` 0, the file has all */
   stalePages: number
   /** for which the queue had no room when they were written */
   missedPages: number

@@ -58,8 +58,7 @@ inline Shape backed_up(const Path& file, Acknowledge acknowledge, Behaviour beha
   return shape;
 }
 
-// The first `pages` pages are in the file. (A page that the catch-up has claimed is not missing() for a
-// moment.)
+// The first `pages` pages are in the file.
 inline void caught_up(TestVolume& volume, uint64_t pages) {
   await([&] { return volume.engine->backup()->map().run(0, pages, BackupState::held) == pages; });
 }

@@ -147,6 +147,8 @@ void passed_over_a_claim() {
   writer->begin(write);
   writer->offer(write);
   CHECK(with.backup.missed() == 1 && map.get(5) == BackupState::stale);
+  // Whoever waits until the file has all must not miss it.
+  CHECK(map.count_missing(lane.volume.pages(), 0, 32) == 1);
 
   uint64_t now = 1;
   const auto pass = [&] {
