@@ -369,9 +369,9 @@ export const mutations = [
   },
   {
     name: 'list-goes-on-for-nobody',
-    file: source('client/swap-server-session'),
-    find: '      signal?.throwIfAborted()\n      const { list }',
-    replace: '      void signal\n      const { list }',
+    file: source('client/server-replies'),
+    find: '    signal?.throwIfAborted()',
+    replace: '    void signal',
     why: 'A server that lists slabs slowly keeps a process from ending, or from calling others.',
     tests: ['unit packages/remote-volume/test/resume-session.test.ts'],
   },

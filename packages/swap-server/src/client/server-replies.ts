@@ -1,6 +1,12 @@
 // Validation of a server's messages by the client before it uses them: a server may be broken, or hostile.
 import { printable } from '@rdmakit/operator-kit'
-import { control, PROTOCOL_VERSION, TOKEN_BYTES, UNBOUND_VERSION } from '../protocol/messages.js'
+import {
+  control,
+  MAX_LISTED_SLABS,
+  PROTOCOL_VERSION,
+  TOKEN_BYTES,
+  UNBOUND_VERSION,
+} from '../protocol/messages.js'
 
 /** A slab of a server's memory, as one-sided operations name it. */
 export interface RemoteSlab {
@@ -121,4 +127,30 @@ export function slabOf(slab: control.Slab.$Properties, slabSize: number): Remote
   if (Number(length) !== slabSize || rkey == null || !id || !address)
     throw new SwapServerError('EPROTO', `the server sent an invalid description of slab ${slab.id}`)
   return { id, address: BigInt(address), remoteKey: rkey, length: slabSize }
+}
+
+/**
+ * All slabs of a session, ascending by id, page by page.
+ * @param ask for those with an id above `after` @param slabSize bytes @param limit a server that lists more is not believed
+ * @throws as SwapServerSession.list
+ */
+export async function listSlabs(
+  ask: (after: number) => Promise<control.ListReply.$Properties | null | undefined>,
+  slabSize: number,
+  limit: number,
+  signal: AbortSignal | undefined,
+): Promise<RemoteSlab[]> {
+  const slabs: RemoteSlab[] = []
+  for (;;) {
+    signal?.throwIfAborted()
+    const page = ((await ask(slabs.at(-1)?.id ?? 0))?.slabs ?? []).map((slab) => slabOf(slab, slabSize))
+    for (const slab of page) {
+      if (slab.id <= (slabs.at(-1)?.id ?? 0))
+        throw new SwapServerError('EPROTO', 'the server listed slabs out of order')
+      slabs.push(slab)
+    }
+    if (slabs.length > limit)
+      throw new SwapServerError('EPROTO', `the server listed more than the ${limit} slabs that there can be`)
+    if (page.length < MAX_LISTED_SLABS) return slabs
+  }
 }

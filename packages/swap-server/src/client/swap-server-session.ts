@@ -6,12 +6,7 @@ import {
   type QueuePairOptions,
 } from '@rdmakit/verbs'
 import { deferred } from '@rdmakit/verbs/internal'
-import {
-  type control,
-  dataConnectionData,
-  MAX_LISTED_SLABS,
-  MAX_SLABS_PER_REQUEST,
-} from '../protocol/messages.js'
+import { type control, dataConnectionData, MAX_SLABS_PER_REQUEST } from '../protocol/messages.js'
 import { answerServer, MOVES_NOTHING, type ServerRequestHandler } from '../protocol/server-requests.js'
 import { NO_TAKE_OVER, type TakeOver } from '../protocol/take-over-number.js'
 import { ask, connectControl, greet, REQUEST_TIMEOUT_MS } from './handshake.js'
@@ -19,6 +14,7 @@ import { Heartbeat, heartbeatInterval } from './heartbeat.js'
 import {
   countOf,
   limitsOf,
+  listSlabs,
   type RemoteSlab,
   type SessionLimits,
   SwapServerError,
@@ -266,26 +262,11 @@ export class SwapServerSession {
    *   not answer one of the requests for 5 s; the signal's reason
    */
   async list({ most = this.totalSlabs, signal }: ListOptions = {}): Promise<RemoteSlab[]> {
-    const slabs: RemoteSlab[] = []
     const limit = Math.min(most, this.totalSlabs)
-    for (;;) {
-      signal?.throwIfAborted()
-      const { list } = await this.#ask({ list: { after: slabs.at(-1)?.id ?? 0 } })
-      const page = (list?.slabs ?? []).map((slab) => slabOf(slab, this.slabSize))
-      for (const slab of page) {
-        if (slab.id <= (slabs.at(-1)?.id ?? 0))
-          throw new SwapServerError('EPROTO', 'the server listed slabs out of order')
-        slabs.push(slab)
-      }
-      if (slabs.length > limit)
-        throw new SwapServerError(
-          'EPROTO',
-          `the server listed more than the ${limit} slabs that there can be`,
-        )
-      if (page.length >= MAX_LISTED_SLABS) continue
-      this.#ids = new Set(slabs.map(({ id }) => id))
-      return slabs
-    }
+    const ask = async (after: number) => (await this.#ask({ list: { after } })).list
+    const slabs = await listSlabs(ask, this.slabSize, limit, signal)
+    this.#ids = new Set(slabs.map(({ id }) => id))
+    return slabs
   }
 
   async query(): Promise<control.QueryReply.$Properties> {
