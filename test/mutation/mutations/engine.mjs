@@ -64,6 +64,22 @@ export const mutations = [
     tests: ['native asan engine_counting', 'unit packages/nbd-client/test/volume/volume.test.ts'],
   },
   {
+    name: 'retired-one-is-dropped-with-its-server',
+    file: 'packages/remote-volume/native/volume/volume.cc',
+    find: 'if (why == Drop::retired || (',
+    replace: 'if ((why == Drop::retired && !failed(server)) || (',
+    why: 'A slab is on its way when both of its servers fail, and the copy that has everything is dropped.',
+    tests: ['native asan engine_counting', 'unit packages/nbd-client/test/volume/volume.test.ts'],
+  },
+  {
+    name: 'leaving-one-that-failed-does-not-count',
+    file: 'packages/remote-volume/native/volume/volume.cc',
+    find: 'if (place.replicas[i].leaving) place',
+    replace: 'if (place.replicas[i].leaving && !failed(place.replicas[i].server)) place',
+    why: 'The copy that was to leave and failed last counts for none, and its slab is replaced by an empty one.',
+    tests: ['native asan engine_counting', 'unit packages/nbd-client/test/volume/migration.test.ts'],
+  },
+  {
     name: 'last-one-is-retired',
     file: 'packages/remote-volume/native/volume/volume.cc',
     find: '  if (!another_usable(place, server)) return EBUSY;\n',

@@ -93,6 +93,14 @@ export const mutations = [
     tests: [client('volume/given-back')],
   },
   {
+    name: 'moved-slab-dropped-with-its-servers',
+    file: source('slabs/migration'),
+    find: 'if (table.dropRetired(slab, replica) === undefined)',
+    replace: 'if (table.drop(slab, replica) === undefined)',
+    why: 'A slab that moves while both servers fail is given up although the old one is waited for.',
+    tests: [client('volume/migration')],
+  },
+  {
     name: 'first-failed-keeps-slab',
     file: source('slabs/slab-table'),
     find: 'failed.indexOf(replica.server) <= last)',

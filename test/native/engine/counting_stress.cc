@@ -58,6 +58,37 @@ void failure_makes_it_stay() {
   with.answered_with(0x22);
 }
 
+// The end of a migration whose two servers fail: the old place failed last, or stayed, and has everything. It
+// is not dropped because it was retired, whatever control has heard by then.
+void old_place_failed_too(bool other_dropped_first) {
+  OneSlab with;
+  with.slabs.set_waits();
+  with.fill(1);
+  CHECK(with.slabs.retire_replica(0, 0) == 0);
+  with.volume.synchronize();
+  CHECK(with.slabs.fail(1) && with.slabs.fail(0));
+  if (other_dropped_first) {
+    CHECK(with.drop(1) == 0 && with.dropped.live_left == 1);
+    CHECK(with.find(0)->live && !with.find(0)->leaving);
+  }
+  CHECK(with.slabs.drop_retired(0, 0, with.dropped) == EBUSY);
+  CHECK(with.find(0)->live && !with.find(0)->leaving);
+  if (!other_dropped_first) CHECK(with.drop(1) == 0 && with.dropped.live_left == 1);
+  CHECK(with.come_back(0, 5) == 0);
+  with.reads(0x11);
+}
+
+// Where another one is usable it goes, and failed or not.
+void retired_and_failed() {
+  OneSlab with;
+  with.fill(1);
+  CHECK(with.slabs.drop_retired(0, 0, with.dropped) == EBUSY && with.slabs.retire_replica(0, 0) == 0);
+  CHECK(with.slabs.fail(0));
+  CHECK(with.slabs.drop_retired(0, 0, with.dropped) == 0 && with.dropped.live_left == 1);
+  CHECK(with.slabs.drop_retired(0, 0, with.dropped) == ENOENT);
+  with.reads(0x11);
+}
+
 // A replica became live while a WRITE was under way: it counts, though it did not when the WRITE began.
 void made_live_under_a_write() {
   OneSlab with;
@@ -133,6 +164,9 @@ STRESS(engine_counting) {
       {"given up under a WRITE", given_up_under_a_write},
       {"written while leaving", written_while_leaving},
       {"a failure makes it stay", failure_makes_it_stay},
+      {"both of a move fail", [] { old_place_failed_too(false); }},
+      {"both of a move fail, one is dropped", [] { old_place_failed_too(true); }},
+      {"retired and failed", retired_and_failed},
       {"made live under a WRITE", made_live_under_a_write},
       {"dropped under a WRITE", dropped_under_a_write},
       {"the last ones", last_ones},

@@ -1,10 +1,13 @@
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import type { ServerFailure } from '@rdmakit/remote-volume'
 import { type SwapServer, type SwapServerOptions, Tenants } from '@rdmakit/swap-server'
-import { describe, expect, it } from 'vitest'
+import { deferred } from '@rdmakit/verbs/internal'
+import { describe, expect, it, onTestFinished, vi } from 'vitest'
 import { eventually } from '../../../../test/eventually.js'
 import { serve } from '../../../remote-volume/test/helpers/swap-servers.js'
+import { BlockEngine } from '../../src/engine/block-engine.js'
 import type { Volume, VolumeOptions } from '../../src/engine/block-volume.js'
 import { Client, MIB, READ, WRITE } from '../helpers/fixture.js'
 import { openVolume } from '../helpers/volumes.js'
@@ -147,6 +150,50 @@ describe('a server that wants its memory back', () => {
     await load.stop()
     expect(volume.slabs).toMatchObject({ mapped: 8, degraded: 0, lost: 0 })
     expect(volume.servers.map(({ failure }) => failure === undefined)).toEqual([false, true, true])
+  })
+
+  // Control gives the old place up, and waits for lanes, when both servers fail, as behind one link. Which of the two
+  // came last has all that was answered, and is waited for.
+  it.each([
+    ['the old one last, as control hears of both at once', false, [1, 0]],
+    ['the old one last, when control has heard of the other one', true, [1, 0]],
+    ['the new one last', false, [0, 1]],
+  ])('has what was on its way when both servers are back: %s', async (_, heard, order) => {
+    const made = [await serve(8, undefined, { lending: { interval: 50 } }), await serve(8)]
+    await using volume = await open(
+      made.map(({ uri }) => uri),
+      { size: 4 * MIB, spares: 0, reconnect: 60_000 },
+    )
+    const client = new Client(volume.engine.attachSocketpair(0))
+    expect((await client.request(WRITE, 0, 4 * MIB, Buffer.alloc(4 * MIB, 7)))?.error).toBe(0)
+    const synchronize = BlockEngine.prototype.synchronize
+    const [reached, go] = [deferred<void>(), deferred<void>()]
+    vi.spyOn(BlockEngine.prototype, 'synchronize').mockImplementationOnce(async function (this: BlockEngine) {
+      reached.resolve()
+      await go.promise
+      await synchronize.call(this)
+    })
+    onTestFinished(() => void vi.restoreAllMocks())
+    const { server } = made[0] as { server: SwapServer }
+    const asked = server.lending.hold({ bytes: 8 * MIB, duration: 60_000, patience: 500 })
+    await reached.promise
+    const failures: ServerFailure[] = []
+    volume.onServerFailure((failure) => failures.push(failure))
+    for (const index of order) {
+      volume.engine.failServer(index, 'the test said so')
+      if (heard) await eventually(() => failures.some((failure) => failure.server.index === index))
+    }
+    await eventually(() => failures.length === 2)
+    go.resolve()
+    await server.lending.hold({ bytes: 0, duration: 0, patience: 0 })
+    await asked
+    const read = await client.request(READ, 0, 4 * MIB)
+    expect(failures.map(({ lost }) => lost)).toEqual([0, 0])
+    expect(read?.error).toBe(0)
+    expect(read?.data.equals(Buffer.alloc(4 * MIB, 7))).toBe(true)
+    await eventually(() => volume.slabs.mapped === 4)
+    expect(volume.engine.statistics().lostPages).toBe(0)
+    client.close()
   })
 
   it('can close its volume in the middle of it', async () => {

@@ -159,6 +159,17 @@ describe('an engine’s replicas', () => {
     expect(engine.lookUpSlab(1)).toEqual([{ ...at(0), live: true, leaving: false }])
   })
 
+  it('is not dropped for having been retired when it has failed as the last one', async () => {
+    await using engine = new BlockEngine({ size: MIB, slabSize: MIB })
+    const at = (server: number) => ({ ...place, server })
+    engine.mapSlab(0, at(0), at(1))
+    engine.retireReplica(0, 0)
+    for (const server of [1, 0]) engine.failServer(server)
+    expect(() => engine.dropRetired(0, 0)).toThrow(expect.objectContaining({ code: 'EBUSY' }))
+    expect(engine.dropReplica(0, 1)).toEqual({ wasLive: true, liveLeft: 1 })
+    expect(engine.dropReplica(0, 0)).toEqual({ wasLive: true, liveLeft: 0 })
+  })
+
   it('are filled by a refill lane only', async () => {
     await using engine = new BlockEngine({ size: MIB, slabSize: MIB })
     engine.mapSlab(0, place)

@@ -117,16 +117,28 @@ void retire_replica(const Napi::CallbackInfo& info) {
         error == EBUSY ? "no other usable replica is left" : explain(error));
 }
 
+static Napi::Value from_dropped(Napi::Env env, const Volume::Dropped& dropped) {
+  Napi::Object result = Napi::Object::New(env);
+  result.Set("wasLive", dropped.was_live);
+  result.Set("liveLeft", dropped.live_left);
+  return result;
+}
+
 Napi::Value drop_replica(const Napi::CallbackInfo& info) {
   Volume::Dropped dropped;
   const int error = to_engine(info[0]).volume().drop_replica(to_uint32(info[1], "slab"), to_server(info[2]),
                                                              info[3].ToBoolean(), dropped);
   check(info.Env(), error, "dropReplica",
         error == EBUSY ? "it was not retired, or it is the last usable one" : explain(error));
-  Napi::Object result = Napi::Object::New(info.Env());
-  result.Set("wasLive", dropped.was_live);
-  result.Set("liveLeft", dropped.live_left);
-  return result;
+  return from_dropped(info.Env(), dropped);
+}
+
+Napi::Value drop_retired(const Napi::CallbackInfo& info) {
+  Volume::Dropped dropped;
+  const int error =
+      to_engine(info[0]).volume().drop_retired(to_uint32(info[1], "slab"), to_server(info[2]), dropped);
+  check(info.Env(), error, "dropRetired", error == EBUSY ? "it is the last usable one" : explain(error));
+  return from_dropped(info.Env(), dropped);
 }
 
 void refill(const Napi::CallbackInfo& info) {

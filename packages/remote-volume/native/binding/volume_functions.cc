@@ -18,6 +18,7 @@ void add_volume_functions(Napi::Object& exports) {
   add("failedServers", failed_servers);
   add("retireReplica", retire_replica);
   add("dropReplica", drop_replica);
+  add("dropRetired", drop_retired);
   add("refill", refill);
   add("backupWarnings", backup_warnings);
   add("missingInBackup", missing_in_backup);

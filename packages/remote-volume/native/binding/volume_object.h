@@ -57,6 +57,7 @@ void stamp_backup(const Napi::CallbackInfo& info);
 Napi::Value failed_servers(const Napi::CallbackInfo& info);
 void retire_replica(const Napi::CallbackInfo& info);
 Napi::Value drop_replica(const Napi::CallbackInfo& info);
+Napi::Value drop_retired(const Napi::CallbackInfo& info);
 void refill(const Napi::CallbackInfo& info);
 Napi::Value backup_warnings(const Napi::CallbackInfo& info);
 Napi::Value missing_in_backup(const Napi::CallbackInfo& info);

@@ -215,13 +215,21 @@ int Volume::retire_replica(uint32_t slab, uint32_t server) {
 }
 
 int Volume::drop_replica(uint32_t slab, uint32_t server, bool absent, Dropped& dropped) {
+  return drop(slab, server, absent ? Drop::absent : Drop::lost, dropped);
+}
+
+int Volume::drop_retired(uint32_t slab, uint32_t server, Dropped& dropped) {
+  return drop(slab, server, Drop::retired, dropped);
+}
+
+int Volume::drop(uint32_t slab, uint32_t server, Drop why, Dropped& dropped) {
   if (slab >= slab_count_) return EINVAL;
   const std::lock_guard lock(control_);
   SlabPlace place = slabs_[slab].read();
   Replica* const found = place.find(server);
   if (found == nullptr) return ENOENT;
   const bool last = !another_usable(place, server);
-  if (!absent && !failed(server)) {
+  if (why == Drop::retired || (why == Drop::lost && !failed(server))) {
     if (found->live) return EBUSY;
     if (found->leaving && last) {
       found->count(true);
@@ -233,10 +241,10 @@ int Volume::drop_replica(uint32_t slab, uint32_t server, bool absent, Dropped& d
   if (dropped.was_live && failed(server)) forget_outlived(place, server);
   std::copy(found + 1, place.replicas.data() + place.count, found);
   place.count--;
-  // Those that were to leave have everything.
+  // Those that were to leave have everything, also where they have failed since: those that missed something
+  // do not count any more.
   for (uint32_t i = 0; last && i < place.count; i++) {
-    Replica& left = place.replicas[i];
-    if (left.leaving && !failed(left.server)) left.count(true);
+    if (place.replicas[i].leaving) place.replicas[i].count(true);
   }
   dropped.live_left =
       static_cast<uint32_t>(std::count_if(place.replicas.data(), place.replicas.data() + place.count,

@@ -171,9 +171,13 @@ class Volume {
     uint32_t live_left = 0;  // on servers that have failed, too, but for those that missed what this one had
   };
   // Prepares the drop of a live replica: it is still written to, but no WRITE that begins from now on counts
-  // it for its answer. After an epoch drop_replica() follows. EINVAL; ENOENT: there is no live one; EBUSY:
+  // it for its answer. After an epoch drop_retired() follows. EINVAL; ENOENT: there is no live one; EBUSY:
   // there is no other usable one.
   int retire_replica(uint32_t slab, uint32_t server);
+  // One that was retired, an epoch ago. If its own server has failed since, it is dropped only where another
+  // one is usable: whether it was the last to have everything is decided where its failure is handled.
+  // EINVAL, ENOENT; EBUSY: it is the last usable one, or was the last, and live again.
+  int drop_retired(uint32_t slab, uint32_t server, Dropped& dropped);
   // Any whose server has failed, or is `absent`: this process never reached it. Else one that is being
   // filled, or that was retired and an epoch ago. EINVAL, ENOENT; EBUSY: it was not retired, or it is the
   // last usable one, and live again.
@@ -242,6 +246,8 @@ class Volume {
   uint64_t raise_epoch() { return epoch_.fetch_add(1) + 1; }
 
  private:
+  enum class Drop : uint8_t { lost, retired, absent };
+  int drop(uint32_t slab, uint32_t server, Drop why, Dropped& dropped);
   bool another_usable(const SlabPlace& place, uint32_t server) const;
   bool named(uint32_t server) const;
   bool has_everything(const SlabPlace& place, uint32_t server) const;

@@ -205,6 +205,7 @@ export interface VolumeAddon {
   failedServers(engine: NativeEngine): number[]
   retireReplica(engine: NativeEngine, slab: number, server: number): void
   dropReplica(engine: NativeEngine, slab: number, server: number, absent: boolean): NativeDropped
+  dropRetired(engine: NativeEngine, slab: number, server: number): NativeDropped
   refill(engine: NativeEngine, slab: number, server: number): void
   backupWarnings(engine: NativeEngine): string[]
   missingInBackup(engine: NativeEngine, slab: number): number

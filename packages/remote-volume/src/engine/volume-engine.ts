@@ -150,7 +150,7 @@ export class VolumeEngine {
 
   /**
    * The live replica of slab `index` at `server` is to be dropped: it is written to as before, and no WRITE that begins
-   * from now on is answered because it has it. {@link synchronize}, then {@link dropReplica}.
+   * from now on is answered because it has it. {@link synchronize}, then {@link dropRetired}.
    * @throws ENOENT: no live one is there; EBUSY: no other usable one is
    */
   retireReplica(index: number, server: number): void {
@@ -167,6 +167,15 @@ export class VolumeEngine {
    */
   dropReplica(index: number, server: number, absent = false): DroppedReplica {
     return this.#addon.dropReplica(this.handle, index, server, absent)
+  }
+
+  /**
+   * Like {@link dropReplica}, of a replica that was retired. If its own server has failed since, it may be the last one
+   * that has everything, so that it stays unless another one is usable: the failure decides.
+   * @throws ENOENT: there is none; EBUSY: no other one is usable, and it is live again
+   */
+  dropRetired(index: number, server: number): DroppedReplica {
+    return this.#addon.dropRetired(this.handle, index, server)
   }
 
   /**

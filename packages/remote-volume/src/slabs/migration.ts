@@ -228,7 +228,8 @@ export class Migration {
     if (!replica.leaving && !table.retire(slab, replica)) return !holds()
     // WRITEs that began before are over then, and were not answered because this one has them unless another failed.
     await engine.synchronize()
-    if (table.drop(slab, replica) === undefined) return !holds()
+    // Its server may have failed meanwhile, and be waited for.
+    if (table.dropRetired(slab, replica) === undefined) return !holds()
     await engine.synchronize()
     await server.giveBack(remote)
     return true

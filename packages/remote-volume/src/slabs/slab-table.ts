@@ -140,15 +140,24 @@ export class SlabTable {
   }
 
   /**
-   * Drops a replica whose server has failed, which is being filled, or which was retired.
+   * Drops a replica whose server has failed, or which is being filled.
    * @returns undefined: it is gone already, or it stays, for it has become the last usable one
    */
   drop(slab: number, replica: SlabReplica): DroppedReplica | undefined {
+    return this.#drop(slab, replica, () => this.#engine.dropReplica(slab, replica.server.index))
+  }
+
+  /** Drops one that was retired, see {@link VolumeEngine.dropRetired}. @returns as {@link drop} */
+  dropRetired(slab: number, replica: SlabReplica): DroppedReplica | undefined {
+    return this.#drop(slab, replica, () => this.#engine.dropRetired(slab, replica.server.index))
+  }
+
+  #drop(slab: number, replica: SlabReplica, drop: () => DroppedReplica): DroppedReplica | undefined {
     const all = this.#of(slab)
     if (!all.includes(replica)) return undefined
     let dropped: DroppedReplica | undefined
     this.#act(slab, () => {
-      dropped = this.#engine.dropReplica(slab, replica.server.index)
+      dropped = drop()
       all.splice(all.indexOf(replica), 1)
     })
     return dropped
