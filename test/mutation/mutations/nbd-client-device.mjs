@@ -19,6 +19,14 @@ export const mutations = [
     tests: [unit('device/device-identity')],
   },
   {
+    name: 'requests-before-the-start-fail',
+    file: source('attach/succession'),
+    find: '      volume.expectRequests()\n',
+    replace: '',
+    why: 'A request that the kernel sends before the volume is started fails with a server that would come back.',
+    tests: [unit('upgrade/succession')],
+  },
+  {
     name: 'device-before-has-the-number',
     file: source('report/control'),
     find: '(status.identifier === undefined || status.identifier === identifier),',

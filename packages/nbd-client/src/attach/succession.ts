@@ -40,6 +40,7 @@ export function successionOf(options: AttachOptions, folder: StateFolder, device
       )
       if (options.compress !== 'none') await keepCompression(keeper, volume)
       sayAdopted(adopted, kept.slabSize)
+      volume.expectRequests()
       prepareVolume(volume, options)
       return volume
     },

@@ -60,9 +60,14 @@ export class ServerMembership {
     })
   }
 
+  /** From now on requests wait for servers that may come back, whose failures are heard after {@link start}. */
+  waitForServers(): void {
+    if (this.#waits) this.#engine.waitForServers()
+  }
+
   /** From now on failures of servers are heard, and servers that were called may join. */
   start(): void {
-    if (this.#waits) this.#engine.waitForServers()
+    this.waitForServers()
     this.#engine.stampBackup()
     for (const server of this.#servers) if (server.failure === undefined) this.#watch(server)
     this.#engine.on('serverFailed', ({ server, reason }) => this.#fail(this.#servers[server], reason))

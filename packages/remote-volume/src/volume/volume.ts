@@ -45,6 +45,14 @@ export class Volume<Engine extends VolumeEngine = VolumeEngine> {
     this.#parts.members.callBack()
   }
 
+  /**
+   * Requests that come before {@link start} wait for servers as they do after it. Call it before the kernel gets lanes,
+   * which it must have before the volume is started.
+   */
+  expectRequests(): void {
+    this.#parts.members.waitForServers()
+  }
+
   get migration() {
     return this.#parts.slabs.migration
   }
