@@ -172,6 +172,14 @@ export const mutations = [
     tests: ['native asan engine_damaged'],
   },
   {
+    name: 'left-claimed-told-too-late',
+    file: 'packages/remote-volume/native/pages/page_map.cc',
+    find: '      settle(page, 1, left_claimed(page));',
+    replace: '      settle(page, 1, PageState::written);\n      left_claimed(page);',
+    why: 'A process that dies while it opens the maps leaves a page with the checksum of a WRITE that never ended.',
+    tests: ['native asan engine_requests'],
+  },
+  {
     name: 'record-of-two-copies-at-one-server',
     file: 'packages/remote-volume/native/volume/slab_map.cc',
     find: ' || place.find(replica.server) != &replica) return EINVAL;',

@@ -34,7 +34,7 @@ uint64_t mask_of(uint64_t position, uint64_t count) {
 }  // namespace
 
 int PageMap::open(uint64_t pages, const std::string& file, bool prefault,
-                  const std::function<void(uint64_t page)>& left_claimed) {
+                  const std::function<PageState(uint64_t page)>& left_claimed) {
   pages_ = pages;
   const uint64_t words = (pages + kPerWord - 1) / kPerWord;
   const size_t bytes = words * sizeof(uint64_t);
@@ -46,11 +46,10 @@ int PageMap::open(uint64_t pages, const std::string& file, bool prefault,
   if (pages % kPerWord != 0) words_[words - 1].fetch_and(mask_of(0, pages % kPerWord));
   for (uint64_t i = 0; i < words; i++) {
     const uint64_t word = words_[i].load(std::memory_order_relaxed);
-    const uint64_t claimed = equal(word, PageState::claimed, kLow);
-    if (claimed == 0) continue;
-    words_[i].store(word ^ claimed * 3, std::memory_order_relaxed);  // 10 -> 01
-    for (uint64_t left = claimed; left != 0; left &= left - 1)
-      left_claimed(i * kPerWord + static_cast<uint64_t>(std::countr_zero(left)) / 2);
+    for (uint64_t left = equal(word, PageState::claimed, kLow); left != 0; left &= left - 1) {
+      const uint64_t page = i * kPerWord + static_cast<uint64_t>(std::countr_zero(left)) / 2;
+      settle(page, 1, left_claimed(page));
+    }
   }
   return 0;
 }

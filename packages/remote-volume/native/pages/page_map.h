@@ -46,10 +46,11 @@ class PageMap {
   // process (see MappedFile), EINVAL also when it is not the map of a volume of this size. Pages that its
   // last user left `claimed` become `written`: either a WRITE was open, which was never answered and whose
   // sender must repeat it, so that until then any contents are right; or a refill was copying them, and then
-  // the live replicas hold them. `left_claimed` is called for each of them: other records about such a page
-  // must not be trusted. `prefault` touches all memory now instead of on first use.
+  // the live replicas hold them. `left_claimed` is called for each of them while it is still claimed, so that
+  // a process that dies here leaves it to the next one: other records about such a page must not be trusted.
+  // It returns the state that the page gets. `prefault` touches all memory now instead of on first use.
   int open(uint64_t pages, const std::string& file, bool prefault,
-           const std::function<void(uint64_t page)>& left_claimed);
+           const std::function<PageState(uint64_t page)>& left_claimed);
 
   // Sequentially consistent, as run(): see Volume::place.
   PageState get(uint64_t page) const {

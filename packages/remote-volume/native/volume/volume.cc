@@ -45,10 +45,9 @@ int Volume::open(const VolumeOptions& options, std::string& why) {
   if (error = open_lengths(options, why); error != 0) return error;
   error = pages_.open(options.size / kPage, options.page_map_file, options.prefault, [this](uint64_t page) {
     checksums_.forget(page, 1);
-    if (phase(page * kPage) == SlabPhase::vacant)
-      pages_.clear_until_claimed(page, 1);  // was to get a place
-    else
-      left_claimed_.push_back(page);
+    if (phase(page * kPage) == SlabPhase::vacant) return PageState::unset;  // was to get a place
+    left_claimed_.push_back(page);
+    return PageState::written;
   });
   if (error == 0) error = provisioned_.open(options.size / kPage, options.prefault);
   if (error != 0) why = mapping_failure("page map", options.page_map_file, error);

@@ -20,7 +20,10 @@ void overwrite(const std::string& path, uint64_t offset, uint64_t value) {
 void pages_beyond_the_end() {
   const std::string path = fresh_path("/dev/shm/nbd_damaged");
   constexpr uint64_t kPages = 40;
-  const auto none = [](uint64_t) { CHECK(false); };
+  const auto none = [](uint64_t) {
+    CHECK(false);
+    return PageState::lost;
+  };
   {
     PageMap map;
     CHECK(map.open(kPages, path, false, none) == 0);
