@@ -252,6 +252,14 @@ export const mutations = [
     tests: ['unit packages/nbd-client/test/volume/reconnect.test.ts'],
   },
   {
+    name: 'empty-thin-volume-is-lost',
+    file: source('volume/volume'),
+    find: '      this.unmapped < this.engine.slabCount &&\n',
+    replace: '',
+    why: 'The process of a thin volume ends with its last server although nothing is written to it.',
+    tests: [client('volume/reconnect')],
+  },
+  {
     name: 'memory-before-its-address',
     file: source('volume/open-volume'),
     find: `    options.prepare?.(engine)

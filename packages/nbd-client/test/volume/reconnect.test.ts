@@ -202,6 +202,24 @@ describe('a server that is away', () => {
     client.close()
   })
 
+  it('has taken nothing along of a thin volume that holds nothing, which goes on when it is back', async () => {
+    const { wire, volume, failures } = await openBehindWire({ thin: true, spares: 0 })
+    await using _volume = volume
+    const client = new Client(volume.engine.attachSocketpair(0))
+    const lost: boolean[] = []
+    // As the programs do, which end when all is lost.
+    volume.onServerFailure(() => lost.push(volume.lost))
+    await wire.refuse()
+    await eventually(() => failures.length === 1)
+    expect((await client.request(READ, 0, 4096))?.data).toEqual(Buffer.alloc(4096))
+    await wire.reopen()
+    await eventually(() => up(volume) === 1)
+    await write(client, 1)
+    await read(client, 1)
+    expect(lost).toEqual([false])
+    client.close()
+  })
+
   it('is waited for by nobody when the volume closes', async () => {
     const { made, volume, failures } = await open(1)
     const client = new Client(volume.engine.attachSocketpair(0))

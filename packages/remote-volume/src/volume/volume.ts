@@ -82,10 +82,14 @@ export class Volume<Engine extends VolumeEngine = VolumeEngine> {
     return this.#parts.slabs.table.unmapped
   }
 
-  /** True when neither a server nor the backup is left: every request for a written page fails. */
+  /**
+   * True when neither a server nor the backup is left: every request for a written page fails. A thin volume in which no
+   * slab has a place has lost nothing, and goes on when a server is back.
+   */
   get lost(): boolean {
     return (
       !this.#state.backedUp &&
+      this.unmapped < this.engine.slabCount &&
       this.#state.servers.every(({ failure, away }) => failure !== undefined && !away)
     )
   }
