@@ -260,6 +260,14 @@ export const mutations = [
     tests: [client('volume/reconnect')],
   },
   {
+    name: 'place-at-a-server-that-failed',
+    file: source('slabs/thin-slabs'),
+    find: 'places.some(({ server }) => server.failure !== undefined)',
+    replace: 'places.every(({ server }) => server.failure !== undefined)',
+    why: 'A place is kept at a server that failed meanwhile, and whose index another one may have by then.',
+    tests: [client('volume/thin')],
+  },
+  {
     name: 'memory-before-its-address',
     file: source('volume/open-volume'),
     find: `    options.prepare?.(engine)

@@ -1,4 +1,6 @@
-import { describe, expect, it } from 'vitest'
+import { VolumeServer } from '@rdmakit/remote-volume/internal'
+import { deferred } from '@rdmakit/verbs/internal'
+import { describe, expect, it, onTestFinished, vi } from 'vitest'
 import { effort } from '../../../../test/effort.js'
 import { eventually } from '../../../../test/eventually.js'
 import { serve } from '../../../remote-volume/test/helpers/swap-servers.js'
@@ -62,6 +64,39 @@ describe('a thin volume', () => {
     }
     expect(volume.thin?.given).toBe(12 * rounds)
     client.close()
+  })
+
+  it('takes no place at a server that failed while the other replica was being allocated', async () => {
+    const made = [await serve(16), await serve(16)]
+    const take = VolumeServer.prototype.take
+    const [reached, go] = [deferred<VolumeServer>(), deferred<void>()]
+    let first: VolumeServer | undefined
+    // The first place that it wants: one server answers at once, the other one when the first has failed and is back.
+    vi.spyOn(VolumeServer.prototype, 'take').mockImplementation(async function (this: VolumeServer) {
+      if (first === undefined) first = this
+      else if (this !== first) {
+        reached.resolve(first)
+        await go.promise
+      }
+      return await take.call(this)
+    })
+    onTestFinished(() => void vi.restoreAllMocks())
+    await using volume = await open(
+      made.map(({ uri }) => uri),
+      { replicas: 2 },
+    )
+    const { index } = await reached.promise
+    volume.engine.failServer(index, 'the test said so')
+    // Its index may be another server's now.
+    await eventually(
+      () => volume.servers[index]?.isVacant === true && volume.engine.failedServers().length === 0,
+    )
+    const added = vi.spyOn(volume.engine, 'addSpare')
+    go.resolve()
+    await eventually(() => volume.thin?.spares === 8)
+    const used = added.mock.calls.flatMap(([, ...replicas]) => replicas.map(({ server }) => server))
+    expect(used).toHaveLength(16)
+    expect(used).not.toContain(index)
   })
 
   it('takes what was discarded for a WRITE that follows at once, before it answers ENOSPC', async () => {

@@ -190,17 +190,25 @@ export class ThinSlabs {
       }
       patience = undefined
       const places: Place[] = []
+      const giveBack = async () => {
+        for (const { server, remote } of places) await server.giveBack(remote)
+      }
       const spare = ++this.#lastId
       try {
         for (const index of chosen) {
           const server = servers[index] as VolumeServer
           places.push({ server, remote: await server.take() })
         }
+        // One may have failed while another was asked, and its index be that of another server by now.
+        if (places.some(({ server }) => server.failure !== undefined)) {
+          await giveBack()
+          continue
+        }
         this.#spares.set(spare, places)
         engine.addSpare(spare, ...places.map(mapping))
       } catch (failure) {
         this.#spares.delete(spare)
-        for (const { server, remote } of places) await server.giveBack(remote)
+        await giveBack()
         throw failure
       }
     }
