@@ -19,6 +19,14 @@ export const mutations = [
     tests: [unit('device/device-identity')],
   },
   {
+    name: 'device-gone-without-a-look',
+    file: source('kernel/device-identity'),
+    find: '  if (identifier === undefined) statSync(devices)\n',
+    replace: '',
+    why: 'A process that cannot see /sys takes its device for gone, and gives the pages of the volume back.',
+    tests: [unit('device/device-identity')],
+  },
+  {
     name: 'requests-before-the-start-fail',
     file: source('attach/succession'),
     find: '      volume.expectRequests()\n',

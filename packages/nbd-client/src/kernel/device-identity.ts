@@ -1,5 +1,5 @@
 import { randomBytes } from 'node:crypto'
-import { existsSync, readdirSync, readFileSync } from 'node:fs'
+import { readdirSync, readFileSync, statSync } from 'node:fs'
 import { join } from 'node:path'
 import { blockName, type DeviceName, type Front } from './device-name.js'
 import { ublkDevice } from './ublk-device.js'
@@ -37,7 +37,7 @@ export function identifierOf(name: DeviceName, devices = BLOCK_DEVICES): string 
     return ublkDevice.identifierOf(name.index)
   }
   const folder = join(devices, blockName(name))
-  if (!existsSync(join(folder, 'pid'))) return undefined
+  if (statSync(join(folder, 'pid'), { throwIfNoEntry: false }) === undefined) return undefined
   try {
     return readFileSync(join(folder, 'backend'), 'utf8').trim()
   } catch (failure) {
@@ -56,6 +56,8 @@ export function isOurMake(identifier: string): boolean {
 /** To be asked before each act on a device that another may have the number of. @throws as {@link identifierOf} */
 export function presenceOf(device: DeviceIdentity, devices = BLOCK_DEVICES): Presence {
   const identifier = identifierOf(device, devices)
+  // Where the kernel's list cannot be seen, as without /sys, nothing is known to be gone.
+  if (identifier === undefined) statSync(devices)
   if (identifier === undefined) return 'gone'
   return identifier === device.identifier ? 'there' : 'another'
 }

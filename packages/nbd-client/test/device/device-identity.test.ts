@@ -47,6 +47,10 @@ describe('a device is known by its identifier, whatever its number', () => {
     expect(() => presenceOf(ours, devices)).toThrow(/EISDIR/)
     rmSync(join(devices, 'nbd1', 'backend'), { recursive: true })
     expect(identifierOf(ours, devices)).toBe('')
+    // Without /sys, as in a chroot.
+    const hidden = join(temporaryFolder(), 'sys', 'block')
+    for (const device of [ours, { front: 'ublk', index: 9_999, identifier: drawIdentifier('ublk') } as const])
+      expect(() => presenceOf(device, hidden)).toThrow(/ENOENT/)
   })
 })
 
