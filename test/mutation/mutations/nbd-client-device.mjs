@@ -27,6 +27,14 @@ export const mutations = [
     tests: [unit('device/device-identity')],
   },
   {
+    name: 'lane-without-a-socket-is-forgotten',
+    file: source('device/nbd-link'),
+    find: '        this.#retry(lane)\n      }\n    }, RETRY_MS)',
+    replace: '      }\n    }, RETRY_MS)',
+    why: 'A lane for which no socket could be made gets none any more, and the requests of the device wait for ever.',
+    tests: [unit('device/nbd-link')],
+  },
+  {
     name: 'requests-before-the-start-fail',
     file: source('attach/succession'),
     find: '      volume.expectRequests()\n',

@@ -15,7 +15,8 @@ export class NbdLink implements DeviceLink {
   readonly #volume: Volume
   readonly #device: DeviceIdentity
   readonly #timeouts: DeviceTimeouts
-  readonly #timers = new Set<NodeJS.Timeout>()
+  /** by lane */
+  readonly #timers = new Map<number, NodeJS.Timeout>()
   readonly #forget: () => void
   #gone: (what: string) => void = () => {}
   #ended = false
@@ -66,7 +67,7 @@ export class NbdLink implements DeviceLink {
   end(): void {
     this.#ended = true
     this.#forget()
-    for (const timer of this.#timers) clearTimeout(timer)
+    for (const timer of this.#timers.values()) clearTimeout(timer)
   }
 
   #replace(lane: number): void {
@@ -88,9 +89,9 @@ export class NbdLink implements DeviceLink {
   }
 
   #retry(lane: number): void {
-    if (this.#ended) return
+    if (this.#ended || this.#timers.has(lane)) return
     const timer = setTimeout(() => {
-      this.#timers.delete(timer)
+      this.#timers.delete(lane)
       if (this.#ended) return
       try {
         const presence = presenceOf(this.#device)
@@ -104,8 +105,10 @@ export class NbdLink implements DeviceLink {
         // It has one again.
         if ((failure as NodeJS.ErrnoException).code === 'EBUSY') return
         say(`${devicePath(this.#device)}: lane ${lane} has no socket: ${(failure as Error).message}`)
+        // When none could be made, the lane sees no end of one, and is not idle once more.
+        this.#retry(lane)
       }
     }, RETRY_MS)
-    this.#timers.add(timer)
+    this.#timers.set(lane, timer)
   }
 }
