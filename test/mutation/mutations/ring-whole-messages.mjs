@@ -76,4 +76,14 @@ export const mutations = [
     why: 'Messages in parts come no more once as many have come as there is memory for.',
     tests: [unit('transfer/parts')],
   },
+  {
+    name: 'memory-handed-out-within-itself',
+    file: source('transfer/memory'),
+    find: `    if (this.#serving) return
+`,
+    replace: `    void this.#serving
+`,
+    why: 'A peer ends the process by thousands of requests in parts that wait for memory.',
+    tests: [unit('transfer/transfer-hostile')],
+  },
 ]

@@ -34,6 +34,7 @@ export class TransferMemory {
   readonly #idle: MemoryRegion[] = []
   /** bytes of all regions, idle or not, and of those that are being made */
   #used = 0
+  #serving = false
   #ended: unknown
 
   constructor(host: TransferHost, limit: number) {
@@ -111,21 +112,33 @@ export class TransferMemory {
 
   /** Serves waiters in order, as far as there is memory; unused regions are given up for that. */
   #serve(): void {
-    for (;;) {
-      const [first] = this.#waiting
-      if (first === undefined) return
-      const { length, takesRegion } = first
-      if (!takesRegion || this.#fitting(length) < 0) {
-        const bytes = takesRegion ? this.#rounded(length) : length
-        while (this.#used + bytes > this.limit) {
-          const region = this.#idle.shift()
-          if (region === undefined) return
-          this.#free(region)
-        }
-      }
-      this.#waiting.shift()
-      first.serve()
+    // One that is served may give its memory back at once, which comes back here; the loop below continues for it. A
+    // peer can have thousands of such messages wait.
+    if (this.#serving) return
+    this.#serving = true
+    try {
+      while (this.#serveFirst());
+    } finally {
+      this.#serving = false
     }
+  }
+
+  /** False when nobody waits, or there is too little memory for the first. */
+  #serveFirst(): boolean {
+    const [first] = this.#waiting
+    if (first === undefined) return false
+    const { length, takesRegion } = first
+    if (!takesRegion || this.#fitting(length) < 0) {
+      const bytes = takesRegion ? this.#rounded(length) : length
+      while (this.#used + bytes > this.limit) {
+        const region = this.#idle.shift()
+        if (region === undefined) return false
+        this.#free(region)
+      }
+    }
+    this.#waiting.shift()
+    first.serve()
+    return true
   }
 
   #fitting(length: number): number {

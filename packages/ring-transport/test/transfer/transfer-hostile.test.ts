@@ -2,6 +2,7 @@
 import { ConnectionId, type MemoryRegion, VerbsError } from '@rdmakit/verbs'
 import { deferred } from '@rdmakit/verbs/internal'
 import { afterEach, expect, it } from 'vitest'
+import { eventually } from '../../../../test/eventually.js'
 import { type CloseReason, RingConnection, type RingMessage, RingServer } from '../../src/index.js'
 import { SEND, TYPE } from '../../src/native.js'
 import { connectLink } from '../../src/setup/establish.js'
@@ -80,6 +81,8 @@ async function hostile(prepare: (victim: RingConnection) => void = (victim) => v
 
 /** bytes that the victim takes in parts, and remembers at a time */
 const LIMIT = 2 ** 22
+/** messages in parts that a ring of 1 MiB holds */
+const MANY = 12_000
 const part = (of: number, type: number = TYPE.data) => [TYPE.part, of, new Uint8Array(100), type] as const
 
 type Said = readonly [type: number, correlation: number, bytes: Uint8Array, immediate?: number]
@@ -148,6 +151,34 @@ it('messages in parts that nobody takes stay in its ring, beyond the memory that
   await expect.poll(() => victim.statistics().transferMemory).toBe(LIMIT)
   say(TYPE.last, 0, new Uint8Array())
   await expect.poll(() => victim.statistics()).toMatchObject({ transferMemory: 0, messagesWaiting: 0 })
+})
+
+it('thousands of requests in parts that wait for memory all begin when there is some', async () => {
+  const { link, say, victim } = await hostile(() => {})
+  let begun = 0
+  victim.handle(() => {
+    begun++
+    return new Uint8Array()
+  })
+  // A message that nobody takes has all the memory that there is.
+  for (let at = 0; at < LIMIT; at += 2 ** 18) {
+    await expect.poll(() => link.stagingWriter.place(TYPE.part, 2 ** 18)).toBeGreaterThan(0)
+    if (at + 2 ** 18 === LIMIT) say(TYPE.last, 0, new Uint8Array(2 ** 18))
+    else say(TYPE.part, LIMIT, new Uint8Array(2 ** 18), TYPE.data)
+  }
+  await expect.poll(() => victim.statistics()).toMatchObject({ transferMemory: LIMIT, messagesWaiting: 1 })
+  const byte = new Uint8Array(1)
+  for (let i = 0; i < MANY; i++) {
+    say(TYPE.part, 2, byte, TYPE.request)
+    say(TYPE.last, i, byte)
+    // There are so many places in the send queue.
+    if (i % 32 === 0) await eventually(() => victim.statistics().transfersInFlight === i + 1)
+  }
+  await eventually(() => victim.statistics().transfersInFlight === MANY)
+  victim.messages.subscribe()
+  await expect.poll(() => begun).toBe(MANY)
+  expect(victim.statistics()).toMatchObject({ transfersInFlight: 0, transferMemory: 0 })
+  expect(victim.isOpen).toBe(true)
 })
 
 const FIELDS = { address: 4096n, length: 100_000, remoteKey: 1, progressEvery: 0 }
