@@ -86,4 +86,12 @@ export const mutations = [
     why: 'A peer ends the process by thousands of requests in parts that wait for memory.',
     tests: [unit('transfer/transfer-hostile')],
   },
+  {
+    name: 'pruned-while-they-are-sent',
+    file: source('sending/waiting-frames'),
+    find: '&& !this.#sending) this.#prune()',
+    replace: '&& this.#sending !== undefined) this.#prune()',
+    why: 'Answers that wait for room are never sent, because others before them were given up.',
+    tests: [unit('sending/waiting-frames')],
+  },
 ]

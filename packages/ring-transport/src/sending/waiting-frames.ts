@@ -54,6 +54,7 @@ export class WaitingFrames {
   readonly #ready: () => void
   #frames: Waiting[] = []
   #pruneAt = LEAST_PRUNED
+  #sending = false
 
   /** @param ready called when {@link send} may find more to do, though there is no more room than before */
   constructor(layout: FrameLayout, ready: () => void) {
@@ -91,6 +92,7 @@ export class WaitingFrames {
   /** Sends what there is room for. False when the first of them found no room again, or has no bytes yet. */
   send(): boolean {
     let done = 0
+    this.#sending = true
     try {
       for (const frame of this.#frames) {
         try {
@@ -103,6 +105,7 @@ export class WaitingFrames {
       }
       return true
     } finally {
+      this.#sending = false
       this.#frames.splice(0, done)
     }
   }
@@ -161,7 +164,8 @@ export class WaitingFrames {
     wanted: () => boolean,
     onSent: () => void,
   ): { readonly frame: Waiting; readonly promise: Promise<void> } {
-    if (this.#frames.length >= this.#pruneAt) this.#prune()
+    // Not while `send` walks over them: `onSent` of one may bring the next.
+    if (this.#frames.length >= this.#pruneAt && !this.#sending) this.#prune()
     const { promise, resolve, reject } = deferred<void>()
     const length = bytes?.length
     const frame: Waiting = {

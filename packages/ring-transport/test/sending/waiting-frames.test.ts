@@ -62,3 +62,34 @@ it('one whose bytes are taken away before its first part found room fails, and n
   await expect(sent).rejects.toThrow('detached')
   expect(laid).toEqual([])
 })
+
+it('those that come while the others are sent follow them, also when some of these are not wanted any more', async () => {
+  const { laid, grow, waiting } = frames(0)
+  const late: Promise<void>[] = []
+  const came = (length: number) =>
+    waiting.wait(
+      { type: TYPE.data },
+      new Uint8Array(length),
+      () => true,
+      () => {},
+    )
+  // As many as are kept before it is looked which of them are still wanted.
+  const sent = Array.from({ length: 64 }, (_, i) =>
+    waiting.wait(
+      { type: TYPE.data },
+      new Uint8Array(1),
+      () => i >= 10 || laid.length === 0,
+      // An answer that leaves makes room for the next request, whose handler answers at once.
+      () => i > 50 && late.push(came(2)),
+    ),
+  )
+  expect(waiting.send()).toBe(false)
+  laid.push({ type: TYPE.data, length: 0 })
+  grow(1000)
+  expect(waiting.send()).toBe(true)
+  expect(waiting.count).toBe(0)
+  await Promise.all([...sent, ...late])
+  expect(laid.filter(({ length }) => length === 1)).toHaveLength(54)
+  expect(laid.filter(({ length }) => length === 2)).toHaveLength(13)
+  expect(laid.at(-1)?.length).toBe(2)
+})
