@@ -367,5 +367,11 @@ export const mutations = [
     replace: 'if (this.#waiting > 2 ** 26) this.#overflow()',
     why: 'The memory for answers that a peer does not take is what it is by default, whatever a program has chosen.',
     tests: [unit('process/faults')],
+    name: 'handler-begins-at-the-end',
+    file: source('requests/responder'),
+    find: 'waited.push(running)',
+    replace: 'this.#finish(running)',
+    why: 'A handler gets a request of a connection that has ended.',
+    tests: [unit('receiving/bad-peer')],
   },
 ]

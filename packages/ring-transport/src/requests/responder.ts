@@ -122,14 +122,17 @@ export class Responder<Connection> {
 
   /** The connection has ended. */
   end(reason: unknown): void {
+    const waited: Running<Connection>[] = []
     for (const running of this.#running.all()) {
       running.end(reason)
       if (running.waiting === undefined) continue
       // Its turn will not come any more, and the ring is not free until this is released.
       running.waiting.release()
       running.waiting = undefined
-      this.#finish(running)
+      waited.push(running)
     }
+    // All of them first: the turn of one that leaves could be that of another.
+    for (const running of waited) this.#finish(running)
     this.#early.clear()
   }
 

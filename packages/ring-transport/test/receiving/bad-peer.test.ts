@@ -191,6 +191,31 @@ describe.each(VERSIONS)('in frames of version %i', (version) => {
     expect(bad.victim().statistics()).toMatchObject({ requestsRunning: fits, messagesWaiting: 0 })
   })
 
+  it('a request that is small enough for the memory that another waits for does not begin at the end', async () => {
+    const bad = await badPeer(version)
+    let begun = 0
+    bad.victim().handle(() => {
+      begun++
+      return new Promise(() => {})
+    })
+    const limit = requestAllowance(CAPACITY)
+    const few = Math.floor(limit / requestCost(0)) - 1
+    const large = limit - few * requestCost(0) - requestCost(0) + 1
+    expect(large).toBeLessThan(CAPACITY / 2 - 16)
+    const lengths = [...Array.from({ length: few }, () => 0), large, 0]
+    let at = 0
+    for (const [sent, length] of lengths.entries()) {
+      bad.publish(bad.unitsOf(length), { length, type: 3 }, at % bad.units)
+      at += bad.unitsOf(length)
+      await eventually(() => bad.victim().statistics().requestsRunning > sent)
+      bad.queue.poll(16)
+    }
+    expect(begun).toBe(few)
+    await bad.victim().close({ drain: false })
+    expect(begun).toBe(few)
+    expect(bad.victim().statistics()).toMatchObject({ requestsRunning: few, messagesWaiting: 0 })
+  })
+
   it('messages after its close', async () => {
     const bad = await badPeer(version)
     bad.publish(1, { length: 0, type: 6 })
