@@ -374,4 +374,20 @@ export const mutations = [
     why: 'A handler gets a request of a connection that has ended.',
     tests: [unit('receiving/bad-peer')],
   },
+  {
+    name: 'end-before-the-beginning',
+    file: source('receiving/frame-receiver'),
+    find: '        this.#begin?.()\n',
+    replace: '        void this.#begin\n',
+    why: 'What has come to a connection that ends at once is not delivered, and its ring is never free.',
+    tests: [unit('receiving/early-frames')],
+  },
+  {
+    name: 'early-frames-are-kept-for-nobody',
+    file: source('receiving/frame-receiver'),
+    find: 'if (this.#sink === undefined) this.start(NOBODY)',
+    replace: 'if (this.#sink === undefined) void NOBODY',
+    why: 'A connection that is given up while it is accepted keeps its ring, if a message had come.',
+    tests: [unit('receiving/early-frames')],
+  },
 ]

@@ -41,6 +41,7 @@ export class FrameReceiver implements FrameSink, MessageSource {
   #drainer: ((view: RingView) => void) | undefined
   #sink: LinkSink | undefined
   #early: (() => void)[] = []
+  #begin: (() => void) | undefined
 
   /** @param halfRing units */
   constructor(id: ConnectionId, poller: Poller, ring: MemoryRegion, halfRing: number, debug: boolean) {
@@ -76,6 +77,7 @@ export class FrameReceiver implements FrameSink, MessageSource {
       begun = true
       this.scope.run(() => this.start(sink))
     }
+    this.#begin = begin
     setImmediate(begin)
     return begin
   }
@@ -137,6 +139,10 @@ export class FrameReceiver implements FrameSink, MessageSource {
   ): void {
     switch (type) {
       case TYPE.detached:
+        // What has come until now is delivered before the end is told; without anybody to deliver it to it is let go
+        // of, or the ring would never be free.
+        this.#begin?.()
+        if (this.#sink === undefined) this.start(NOBODY)
         this.#detached.resolve()
         break
       case TYPE.writable:
@@ -179,4 +185,12 @@ export class FrameReceiver implements FrameSink, MessageSource {
     if (sink !== undefined) event(sink)
     else this.#early.push(() => this.#sink !== undefined && event(this.#sink))
   }
+}
+
+/** Of a connection that has ended before it began. */
+const NOBODY: LinkSink = {
+  message: (_, message) => message.release(),
+  writable: () => {},
+  read: () => {},
+  broken: () => {},
 }
