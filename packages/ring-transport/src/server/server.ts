@@ -232,7 +232,11 @@ export class RingServer {
     const session = handshake?.session
     // The checks and a plain verdict run in this turn, so that they apply to the next request.
     const verdict = this.#refusal(request, handshake)
-    const refusal = typeof verdict === 'object' ? await this.#decided(verdict, session, signal) : verdict
+    const decided = typeof verdict === 'object'
+    let refusal = decided ? await this.#decided(verdict, signal) : verdict
+    // Meanwhile the server may have closed, or another epoch begun. In the turn in which this one does: of two that are
+    // decided together both would pass an earlier check, and the lower could come second.
+    if (decided) refusal ??= this.#closing ? 'the server is closed' : this.#outdated(session)
     if (refusal !== undefined) {
       this.#refused++
       refuse(request, refusal, this.#options.wireVersions)
@@ -288,15 +292,10 @@ export class RingServer {
     return isPromise(verdict) ? verdict.then(reason) : reason(verdict)
   }
 
-  /** The result of a verdict that took time, in which the server may have closed or another epoch begun. */
-  async #decided(
-    verdict: Promise<string | undefined>,
-    session: Session | undefined,
-    signal: AbortSignal,
-  ): Promise<string | undefined> {
+  /** The result of a verdict that takes time. */
+  #decided(verdict: Promise<string | undefined>, signal: AbortSignal): Promise<string | undefined> {
     const late = () => new VerbsError('ETIMEDOUT', 'admit', 'connection request', 'it did not decide in time')
-    const refusal = await within(verdict, this.#options.timeout ?? DEFAULT_TIMEOUT_MS, late, signal)
-    return refusal ?? (this.#closing ? 'the server is closed' : this.#outdated(session))
+    return within(verdict, this.#options.timeout ?? DEFAULT_TIMEOUT_MS, late, signal)
   }
 
   #outdated(session: Session | undefined): string | undefined {

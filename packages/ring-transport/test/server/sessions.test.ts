@@ -102,6 +102,25 @@ describe.each(PROVIDERS)('a server over %s', (provider) => {
     expect(served).toEqual([...served].sort((a, b) => a - b))
   })
 
+  it('stays with the higher of two that it decides about in one turn, whichever is decided first', async () => {
+    const verdicts: ((verdict: true) => void)[] = []
+    const { arrived, connect, server } = await serve({
+      admit: () => new Promise((resolve) => verdicts.push(resolve)),
+    })
+    const higher = connect(6)
+    await expect.poll(() => verdicts.length).toBe(1)
+    const lower = connect(5).catch((failure) => failure)
+    await expect.poll(() => verdicts.length).toBe(2)
+    for (const decide of verdicts) decide(true)
+    expect(await lower).toMatchObject({
+      code: 'ECONNREFUSED',
+      message: expect.stringContaining('ESTALE: epoch 5 is not above 6'),
+    })
+    expect((await higher).isOpen).toBe(true)
+    await expect.poll(() => arrived.map(({ session }) => session?.epoch)).toEqual([6])
+    expect(server.counts).toMatchObject({ accepted: 1, refused: 1, stale: 1 })
+  })
+
   it('that is full still takes the next epoch of one that it serves', async () => {
     const { connect, arrived } = await serve({ maxConnections: 1 })
     await connect(1)
