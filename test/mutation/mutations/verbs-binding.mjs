@@ -218,4 +218,12 @@ export const mutations = [
     why: 'In Electron the first region that JavaScript looks at fails, in the middle of the work.',
     tests: ['unit packages/verbs/test/addon/embedder.test.ts'],
   },
+  {
+    name: 'sink-runs-after-it-was-replaced',
+    file: software('connection.cc'),
+    find: '    if (!thread_.on_this_thread()) delivered_.wait(lock, [&] { return !delivering_; });\n  }\n  thread_.post(',
+    replace: '  }\n  thread_.post(',
+    why: 'An event that comes while its connection id is closed calls a function of JavaScript that is freed.',
+    tests: ['native asan software_sinks', 'native plain software_sinks'],
+  },
 ]

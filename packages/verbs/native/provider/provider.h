@@ -86,7 +86,8 @@ class ConnectionId : public std::enable_shared_from_this<ConnectionId> {
   using Sink = std::function<void(CmEvent&&)>;
 
   virtual ~ConnectionId() = default;
-  // An id that arrives with connect_request keeps its events until it has a sink.
+  // An id that arrives with connect_request keeps its events until it has a sink. One that is replaced is
+  // neither running nor called any more when this returns, but for itself.
   virtual void set_sink(Sink sink) = 0;
   virtual int listen(const sockaddr* address, socklen_t length, int backlog) = 0;
   virtual int resolve(const sockaddr* address, socklen_t length, int timeout_ms) = 0;

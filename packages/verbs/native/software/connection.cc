@@ -42,10 +42,13 @@ void ConnectionBase::deliver_pending() {
 }
 
 void ConnectionBase::set_sink(Sink sink) {
+  std::shared_ptr<Sink> replaced;  // destroyed after the lock is released: it may own anything
   {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     if (state_ == State::closed) return;
-    sink_ = std::make_shared<Sink>(std::move(sink));
+    replaced = std::exchange(sink_, std::make_shared<Sink>(std::move(sink)));
+    // It may be running, and what it uses goes when this returns.
+    if (!thread_.on_this_thread()) delivered_.wait(lock, [&] { return !delivering_; });
   }
   thread_.post([weak = weak_from_this()] {
     if (const auto self = std::static_pointer_cast<ConnectionBase>(weak.lock())) self->deliver_pending();
