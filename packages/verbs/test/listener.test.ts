@@ -70,3 +70,21 @@ it('without anybody to hear it a fault of the program is uncaught, and a peer th
   expect(run(`new TypeError('mine')`).stdout.split('\n').sort()).toEqual(['', 'refused', 'uncaught mine'])
   expect(run(`new VerbsError('ECONNRESET', 'rdma_accept', 'it', 'it went away')`).stdout).toBe('refused\n')
 })
+
+it('a request that has come before the listener was closed, and was not handed on yet, is refused', async () => {
+  let asked = 0
+  const listener = await Listener.listen('iwarp://127.0.0.1:0', () => {
+    asked++
+  })
+  const id = await ConnectionId.resolve(listener.uri)
+  open.push(id)
+  const domain = id.context.allocateProtectionDomain()
+  id.createQueuePair(domain, { sendQueue: id.context.createCompletionQueue({ entries: 16 }) })
+  const ended = id.connect().catch((failure) => failure)
+  // The request comes while this thread stands still, which nothing could tell it. It may be late: then it is refused
+  // for want of a listener.
+  Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 200)
+  listener.close()
+  expect(await ended).toMatchObject({ code: 'ECONNREFUSED' })
+  expect(asked).toBe(0)
+})

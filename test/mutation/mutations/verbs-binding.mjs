@@ -226,4 +226,12 @@ export const mutations = [
     why: 'An event that comes while its connection id is closed calls a function of JavaScript that is freed.',
     tests: ['native asan software_sinks', 'native plain software_sinks'],
   },
+  {
+    name: 'request-handed-on-after-close',
+    file: 'packages/verbs/src/connection/listener.ts',
+    find: 'if (listener?.closed) {',
+    replace: 'if (listener?.closed && event.request === undefined) {',
+    why: 'A program that has closed its listener gets a request all the same, and fails on what it has closed with it.',
+    tests: ['unit packages/verbs/test/listener.test.ts'],
+  },
 ]

@@ -120,12 +120,16 @@ export class Listener extends HoldingResource {
     const description = `listener ${uri}`
     const [host = endpoint.host] = await addressesOf(endpoint.host, description, { signal, timeout })
     const handle = calling(description, () => native.createId(provider))
+    let listener: Listener | undefined
     try {
       const scope = new CallbackScope('Listener')
       native.setIdSink(
         handle,
         scope.wrap((event) => {
-          if (event.type === 'connect_request' && event.request !== undefined)
+          // What had come by the time of close() is on its way still.
+          if (listener?.closed) {
+            if (event.request !== undefined) native.close(event.request)
+          } else if (event.type === 'connect_request' && event.request !== undefined)
             void receive(event.request, provider, event.privateData, onRequest, onError)
           else if (event.type === 'accept_stalled')
             onStalled?.(errorOfStatus(event.status, 'accept4', description, stalled))
@@ -133,7 +137,8 @@ export class Listener extends HoldingResource {
       )
       calling(description, () => native.idListen(handle, host, endpoint.port, backlog))
       const { port } = native.idLocalAddress(handle)
-      return new Listener(handle, formatUri({ provider, host: endpoint.host, port }))
+      listener = new Listener(handle, formatUri({ provider, host: endpoint.host, port }))
+      return listener
     } catch (failure) {
       native.close(handle)
       if (failure instanceof VerbsError && failure.code === 'ENODEV')
