@@ -1,6 +1,7 @@
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { growth } from '../../../test/growth.js'
 import {
+  ConnectionId,
   type Context,
   keptMemory,
   listDevices,
@@ -48,6 +49,16 @@ describe('resources', () => {
     region.close()
     expect(view.every((byte) => byte === 1)).toBe(true)
     expect(() => region.handle).toThrow(/is closed/)
+  })
+
+  it('that is closed twice leaves the next of the same device alone, which connections have', async () => {
+    context.close()
+    const next = openDevice('iwarp0', 'iwarp')
+    context.close()
+    const id = await ConnectionId.resolve('iwarp://127.0.0.1:1')
+    expect(id.context).toBe(next)
+    id.close()
+    next.close()
   })
 
   it('closes children with their parent, and closing twice is fine', async () => {

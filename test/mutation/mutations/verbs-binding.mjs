@@ -234,4 +234,12 @@ export const mutations = [
     why: 'A program that has closed its listener gets a request all the same, and fails on what it has closed with it.',
     tests: ['unit packages/verbs/test/listener.test.ts'],
   },
+  {
+    name: 'second-close-forgets-the-next-device',
+    file: 'packages/verbs/src/device/context.ts',
+    find: 'if (Context.#open.get(this.#identity)?.deref() === this) Context',
+    replace: 'Context',
+    why: 'A device that is opened again does not count as that of its connections, when its first context is closed twice.',
+    tests: ['unit packages/verbs/test/resources.test.ts'],
+  },
 ]

@@ -136,7 +136,8 @@ export class Context extends Resource {
   }
 
   override close(): void {
-    Context.#open.delete(this.#identity)
+    // Another may be open by now, of the same device.
+    if (Context.#open.get(this.#identity)?.deref() === this) Context.#open.delete(this.#identity)
     super.close()
     this.#end.resolve()
   }
