@@ -1,5 +1,12 @@
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { type Context, openDevice, type ProtectionDomain, UsageError } from '../src/index.js'
+import {
+  ConnectionId,
+  type Context,
+  Listener,
+  openDevice,
+  type ProtectionDomain,
+  UsageError,
+} from '../src/index.js'
 
 describe('bad input is refused before a device sees it', () => {
   let context: Context
@@ -45,6 +52,20 @@ describe('bad input is refused before a device sees it', () => {
     const queuePair = protectionDomain.createQueuePair({ sendQueue })
     expect(() => queuePair.modify(wrong)).toThrow(name)
   })
+
+  it.each(['responderResources', 'initiatorDepth'])(
+    'a depth of READs that does not fit: %s',
+    async (name) => {
+      const listener = await Listener.listen('iwarp://127.0.0.1:0', () => {})
+      const id = await ConnectionId.resolve(listener.uri)
+      const sendQueue = id.context.createCompletionQueue({ entries: 16 })
+      id.createQueuePair(id.context.allocateProtectionDomain(), { sendQueue })
+      for (const depth of [257, -1, 0.5, Number.NaN])
+        await expect(id.connect({ [name]: depth })).rejects.toThrow(name)
+      id.close()
+      listener.close()
+    },
+  )
 
   it.each([
     ['a SharedArrayBuffer', new SharedArrayBuffer(4096)],

@@ -242,4 +242,12 @@ export const mutations = [
     why: 'A device that is opened again does not count as that of its connections, when its first context is closed twice.',
     tests: ['unit packages/verbs/test/resources.test.ts'],
   },
+  {
+    name: 'depth-of-reads-wraps',
+    file: binding('device/connection'),
+    find: 'given >= 0 && given <= UINT8_MAX && ',
+    replace: 'given >= 0 && given <= UINT32_MAX && ',
+    why: 'Who asks for 257 READs at a time gets one.',
+    tests: ['unit packages/verbs/test/bad-input.test.ts'],
+  },
 ]

@@ -26,9 +26,9 @@ export interface WaitOptions {
 export interface ConnectOptions extends WaitOptions {
   /** at most 56 bytes on InfiniBand and RoCE, 512 on iWARP (rdma_connect(3)) */
   readonly privateData?: Uint8Array
-  /** RDMA READs of the peer that this side serves at once; default and maximum: the device's limit */
+  /** RDMA READs of the peer that this side serves at once, 0 … 255; default and maximum: the device's limit */
   readonly responderResources?: number
-  /** RDMA READs that this side keeps outstanding; default and maximum: the device's limit */
+  /** RDMA READs that this side keeps outstanding, 0 … 255; default and maximum: the device's limit */
   readonly initiatorDepth?: number
 }
 

@@ -5,6 +5,7 @@
 #include <sys/un.h>
 
 #include <cerrno>
+#include <cmath>
 #include <cstddef>
 
 #include "binding/failure.h"
@@ -128,13 +129,20 @@ Napi::Value address_object(Napi::Env env, const sockaddr_storage& address) {
   return out;
 }
 
-ConnectParameters parameters_of(const Napi::CallbackInfo& info) {
+// READs at a time, 0 for the device's limit.
+uint8_t depth_of(const Napi::Value& value, const char* verb, const char* name) {
+  const double given = value.As<Napi::Number>().DoubleValue();
+  if (given >= 0 && given <= UINT8_MAX && std::floor(given) == given) return static_cast<uint8_t>(given);
+  throw failure(value.Env(), EINVAL, verb, std::string(name) + " is a whole number from 0 to 255");
+}
+
+ConnectParameters parameters_of(const Napi::CallbackInfo& info, const char* verb) {
   ConnectParameters out;
   out.qp = object_of<QpObject>(info[1]).qp();
   auto bytes = info[2].As<Napi::Uint8Array>();
   out.private_data.assign(bytes.Data(), bytes.Data() + bytes.ByteLength());
-  out.responder_resources = static_cast<uint8_t>(info[3].As<Napi::Number>().Uint32Value());
-  out.initiator_depth = static_cast<uint8_t>(info[4].As<Napi::Number>().Uint32Value());
+  out.responder_resources = depth_of(info[3], verb, "responderResources");
+  out.initiator_depth = depth_of(info[4], verb, "initiatorDepth");
   return out;
 }
 
@@ -225,12 +233,12 @@ Napi::Value IdObject::device(const Napi::CallbackInfo& info) {
 }
 
 void IdObject::connect(const Napi::CallbackInfo& info) {
-  const int error = id_->connect(parameters_of(info));
+  const int error = id_->connect(parameters_of(info, "rdma_connect"));
   if (error != 0) throw failure(info.Env(), error, "rdma_connect", explain_connect(error));
 }
 
 void IdObject::accept(const Napi::CallbackInfo& info) {
-  const int error = id_->accept(parameters_of(info));
+  const int error = id_->accept(parameters_of(info, "rdma_accept"));
   if (error != 0) throw failure(info.Env(), error, "rdma_accept", explain_connect(error));
 }
 
