@@ -275,4 +275,12 @@ export const mutations = [
     why: 'A program that signals nothing works here, and stands still on a card.',
     tests: ['native asan shm_operations'],
   },
+  {
+    name: 'dropped-request-is-a-broken-connection',
+    file: 'packages/verbs/native/shm/setup/connection.cc',
+    find: '  if (state_ == State::requested && !answered_) send_rejection({});\n',
+    replace: '',
+    why: 'Who is refused by a program that closes its request learns that a connection broke, and not over iwarp.',
+    tests: ['shm packages/verbs/test/conformance/errors.test.ts'],
+  },
 ]

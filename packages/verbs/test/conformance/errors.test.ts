@@ -153,6 +153,20 @@ describe(`errors on ${LISTEN_URI}`, () => {
     }
   })
 
+  it('a request that is closed without an answer is refused', async () => {
+    const listener = await Listener.listen(LISTEN_URI, ({ id }) => id.close())
+    const id = await ConnectionId.resolve(listener.uri)
+    try {
+      id.createQueuePair(id.context.allocateProtectionDomain(), {
+        sendQueue: id.context.createCompletionQueue({ entries: 16 }),
+      })
+      await expect(id.connect()).rejects.toMatchObject({ code: 'ECONNREFUSED' })
+    } finally {
+      id.close()
+      listener.close()
+    }
+  })
+
   it('a reject carries its reason', async () => {
     const listener = await Listener.listen(LISTEN_URI, ({ id }) => id.reject(Buffer.from('no room')))
     const id = await ConnectionId.resolve(listener.uri)

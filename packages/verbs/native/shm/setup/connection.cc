@@ -24,6 +24,13 @@ void Connection::stop_watching() {
   if (socket() >= 0) ProgressThread::instance().unwatch(socket());
 }
 
+void Connection::closing() {
+  unlink_file();
+  // As the kernel does it (rdma_destroy_id(3)), and iwarp: an initiator without an answer learns that it is
+  // refused, not that a connection broke.
+  if (state_ == State::requested && !answered_) send_rejection({});
+}
+
 void Connection::release() {
   stop_watching();
   socket_.reset();

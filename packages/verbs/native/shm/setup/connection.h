@@ -43,7 +43,7 @@ class Connection final : public software::ConnectionBase {
   void stop_watching();
   ibv_qp* make_queue_pair(ibv_pd* pd, ibv_qp_init_attr* attributes) override;
   void end_queue_pair() override;
-  void closing() override { unlink_file(); }
+  void closing() override;
   void release() override;
   void queue_pair_over(int status, Events& events) override;
   std::vector<uint8_t> take_private_data() override;
