@@ -1,3 +1,5 @@
+import { setFlagsFromString } from 'node:v8'
+import { runInNewContext } from 'node:vm'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { growth } from '../../../test/growth.js'
 import {
@@ -59,6 +61,28 @@ describe('resources', () => {
     expect(id.context).toBe(next)
     id.close()
     next.close()
+  })
+
+  it('keeps nothing of those who have listened to its events', async () => {
+    const some = async () => {
+      for (let i = 0; i < 3000; i++) {
+        context.asyncEvents.subscribe().unsubscribe()
+        // What native code lets go of is gone in a later turn.
+        if (i % 100 === 0) await new Promise(setImmediate)
+      }
+    }
+    setFlagsFromString('--expose-gc')
+    const collect = runInNewContext('gc') as () => void
+    const heap = async () => {
+      for (let i = 0; i < 3; i++) {
+        collect()
+        await new Promise(setImmediate)
+      }
+      return process.memoryUsage().heapUsed
+    }
+    await some()
+    const limit = 300_000
+    expect(await growth(heap, some, limit)).toBeLessThan(limit)
   })
 
   it('closes children with their parent, and closing twice is fine', async () => {

@@ -250,4 +250,12 @@ export const mutations = [
     why: 'Who asks for 257 READs at a time gets one.',
     tests: ['unit packages/verbs/test/bad-input.test.ts'],
   },
+  {
+    name: 'listeners-kept-until-the-end',
+    file: 'packages/verbs/src/device/async-event.ts',
+    find: 'subscriber.add(ended.subscribe(() => subscriber.complete()))',
+    replace: 'ended.subscribe(() => subscriber.complete())',
+    why: 'A program that listens to the events of a device now and then grows for ever.',
+    tests: ['unit packages/verbs/test/resources.test.ts'],
+  },
 ]

@@ -53,15 +53,19 @@ const PORT_EVENTS: readonly AsyncEventType[] = [
   'gid-change',
 ]
 
-/** @internal of `device`, until it has ended @param find what it has made, by its identity */
-export function asyncEventsOf(device: Resource, find: Find, ended: Promise<void>): Observable<AsyncEvent> {
+/**
+ * @internal of `device`, until it has ended
+ * @param find what it has made, by its identity
+ * @param ended tells the end; no promise, which would keep all who ever listened
+ */
+export function asyncEventsOf(device: Resource, find: Find, ended: Observable<void>): Observable<AsyncEvent> {
   const shared = new Observable<AsyncEvent>((subscriber) => {
     calling(device.description, () =>
       native.watchAsyncEvents(device.handle, (type, element) =>
         subscriber.next(asyncEvent(type, element, find)),
       ),
     )
-    ended.then(() => subscriber.complete())
+    subscriber.add(ended.subscribe(() => subscriber.complete()))
     return () => {
       if (!device.closed) native.unwatchAsyncEvents(device.handle)
     }

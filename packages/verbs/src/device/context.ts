@@ -1,5 +1,5 @@
 import type { Observable } from 'rxjs'
-import { deferred } from '../base/deferred.js'
+import { Subject } from 'rxjs'
 import { calling } from '../base/errors.js'
 import { Resource } from '../base/resource.js'
 import { CompletionChannel } from '../completion/completion-channel.js'
@@ -78,7 +78,7 @@ export class Context extends Resource {
    */
   readonly asyncEvents: Observable<AsyncEvent>
   readonly #identity: bigint
-  readonly #end = deferred<void>()
+  readonly #end = new Subject<void>()
 
   private constructor(handle: Handle) {
     super(handle, [])
@@ -89,7 +89,7 @@ export class Context extends Resource {
     this.capabilities = Object.fromEntries(
       Object.entries(CAPABILITIES).map(([name, bit]) => [name, (info.capabilities & bit) !== 0]),
     ) as Record<keyof Capabilities, boolean>
-    this.asyncEvents = asyncEventsOf(this, (identity) => this.descendant(identity), this.#end.promise)
+    this.asyncEvents = asyncEventsOf(this, (identity) => this.descendant(identity), this.#end)
   }
 
   /** The one Context of a native context handle. */
@@ -139,6 +139,6 @@ export class Context extends Resource {
     // Another may be open by now, of the same device.
     if (Context.#open.get(this.#identity)?.deref() === this) Context.#open.delete(this.#identity)
     super.close()
-    this.#end.resolve()
+    this.#end.next()
   }
 }
