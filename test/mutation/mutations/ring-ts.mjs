@@ -367,6 +367,8 @@ export const mutations = [
     replace: 'if (this.#waiting > 2 ** 26) this.#overflow()',
     why: 'The memory for answers that a peer does not take is what it is by default, whatever a program has chosen.',
     tests: [unit('process/faults')],
+  },
+  {
     name: 'lower-epoch-decided-with-a-higher-one',
     file: source('server/server'),
     find: `this.#closing ? 'the server is closed' : this.#outdated(session)`,
@@ -388,14 +390,6 @@ export const mutations = [
     find: '        this.#begin?.()\n',
     replace: '        void this.#begin\n',
     why: 'What has come to a connection that ends at once is not delivered, and its ring is never free.',
-    tests: [unit('receiving/early-frames')],
-  },
-  {
-    name: 'early-frames-are-kept-for-nobody',
-    file: source('receiving/frame-receiver'),
-    find: 'if (this.#sink === undefined) this.start(NOBODY)',
-    replace: 'if (this.#sink === undefined) void NOBODY',
-    why: 'A connection that is given up while it is accepted keeps its ring, if a message had come.',
     tests: [unit('receiving/early-frames')],
   },
 ]

@@ -94,4 +94,12 @@ export const mutations = [
     why: 'Answers that wait for room are never sent, because others before them were given up.',
     tests: [unit('sending/waiting-frames')],
   },
+  {
+    name: 'early-frames-are-kept-for-nobody',
+    file: source('receiving/frame-receiver'),
+    find: 'if (this.#sink === undefined) this.start(NOBODY)',
+    replace: 'if (this.#sink === undefined) void NOBODY',
+    why: 'A connection that is given up while it is accepted keeps its ring, if a message had come.',
+    tests: [unit('receiving/early-frames')],
+  },
 ]
