@@ -83,12 +83,16 @@ bool opened(int error) {
 void page_map(fuzz::Input& input) {
   prepare(input, [] {
     PageMap map;
-    CHECK(map.open(kPages, path(), false, [](uint64_t) {}) == 0);
+    CHECK(map.open(kPages, path(), false, [](uint64_t) { return PageState::written; }) == 0);
     CHECK(map.claim(3, 9, PageState::unset) == 9);
     map.settle(3, 5, PageState::written);
   });
   PageMap map;
-  if (!opened(map.open(kPages, path(), false, [](uint64_t page) { CHECK(page < kPages); }))) return;
+  const auto left_claimed = [](uint64_t page) {
+    CHECK(page < kPages);
+    return page % 2 == 0 ? PageState::written : PageState::unset;
+  };
+  if (!opened(map.open(kPages, path(), false, left_claimed))) return;
   CHECK(map.count(PageState::claimed) == 0);
   CHECK(map.in_state(1, PageState::unset) >> 2 * (kPages - 32) ==
         0x5555'5555'5555'5555u >> 2 * (kPages - 32));
