@@ -4,55 +4,41 @@ import { lastValueFrom, NEVER, type Subscription, take, toArray } from 'rxjs'
 import { describe, expect, it } from 'vitest'
 import { effort } from '../../../../test/effort.js'
 import { growth } from '../../../../test/growth.js'
-import { Poller, RingConnection, type RingMessage, RingServer } from '../../src/index.js'
+import { type ConnectOptions, Poller, RingConnection, type RingMessage, RingServer } from '../../src/index.js'
 import { PROVIDERS, pair } from '../helpers/pair.js'
 import { differing, HANG_MS, pattern, sendAll, startPeer } from '../helpers/processes.js'
 import { descriptors, residentBytes } from '../helpers/resources.js'
 
 const UsageError = expect.objectContaining({ name: 'UsageError' })
 
-describe.each(PROVIDERS)('over %s', (_, uri) => {
-  it('a peer that asks and takes no answers loses its connection, not this process its memory', async () => {
-    await using ends = await pair(uri())
-    const held: RingMessage[] = []
-    ends.a.views.subscribe((message) => held.push(message.retain()))
-    ends.b.send(pattern(8, 1))
-    await expect.poll(() => held.length).toBe(1)
-    const asks = 2000
-    // All of them begin before the first has answered: behind 32 MiB of answers that wait, no more would, and the
-    // memory would be bounded without an end of the connection.
-    const { promise: allBegun, resolve: begin } = deferred<void>()
-    let begun = 0
-    ends.b.handle(async () => {
-      if (++begun === asks) begin()
-      await allBegun
-      return new Uint8Array(100_000)
-    })
-    const asked = Array.from({ length: asks }, () => ends.a.request(new Uint8Array(8), { timeout: HANG_MS }))
-    for (const one of asked) one.catch(() => {})
-    expect(await ends.b.closed).toMatchObject({ code: 'ENOBUFS' })
-    for (const message of held) message.release()
+/** That a peer loses its connection which holds its ring, and asks for `asks` answers of 100 kB. */
+async function losesUntaken(uri: string, asks: number, options: ConnectOptions = {}): Promise<void> {
+  await using ends = await pair(uri, options)
+  const held: RingMessage[] = []
+  ends.a.views.subscribe((message) => held.push(message.retain()))
+  ends.b.send(pattern(8, 1))
+  await expect.poll(() => held.length).toBe(1)
+  // All of them begin before the first has answered, or the memory would be bounded without an end of the connection.
+  const { promise: allBegun, resolve: begin } = deferred<void>()
+  let begun = 0
+  ends.b.handle(async () => {
+    if (++begun === asks) begin()
+    await allBegun
+    return new Uint8Array(100_000)
   })
+  const asked = Array.from({ length: asks }, () => ends.a.request(new Uint8Array(8), { timeout: HANG_MS }))
+  for (const one of asked) one.catch(() => {})
+  expect(await ends.b.closed).toMatchObject({ code: 'ENOBUFS' })
+  for (const message of held) message.release()
+}
 
-  it('such a peer loses its connection as early as this end wishes', async () => {
-    await using ends = await pair(uri(), { maxResponseMemory: 2 ** 16 })
-    const held: RingMessage[] = []
-    ends.a.views.subscribe((message) => held.push(message.retain()))
-    ends.b.send(pattern(8, 1))
-    await expect.poll(() => held.length).toBe(1)
-    const asks = 20
-    const { promise: allBegun, resolve: begin } = deferred<void>()
-    let begun = 0
-    ends.b.handle(async () => {
-      if (++begun === asks) begin()
-      await allBegun
-      return new Uint8Array(100_000)
-    })
-    const asked = Array.from({ length: asks }, () => ends.a.request(new Uint8Array(8), { timeout: HANG_MS }))
-    for (const one of asked) one.catch(() => {})
-    expect(await ends.b.closed).toMatchObject({ code: 'ENOBUFS' })
-    for (const message of held) message.release()
-  })
+describe.each(PROVIDERS)('over %s', (_, uri) => {
+  it('a peer that asks and takes no answers loses its connection, not this process its memory', () =>
+    // Behind 32 MiB of answers that wait, no more handlers would begin.
+    losesUntaken(uri(), 2000))
+
+  it('such a peer loses its connection as early as this end wishes', () =>
+    losesUntaken(uri(), 20, { maxResponseMemory: 2 ** 16 }))
 
   it('many large answers at once wait for their turn, and break nothing', async () => {
     await using ends = await pair(uri())
