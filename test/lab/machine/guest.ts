@@ -65,8 +65,9 @@ export class Guest extends Shell implements AsyncDisposable {
   }
 
   static async boot(parts: LabParts, options: GuestOptions = {}): Promise<Guest> {
-    const { name = 'guest', memoryMiB = 2048, cpus = 2, diskMiB, wires, deadlineMs = 90_000 } = options
-    const { init = 'agent' } = options
+    const { name = 'guest', memoryMiB = 2048, cpus = 2, diskMiB, wires } = options
+    // Long past what it takes: where it all comes from a cold disk, QEMU was seen to need more than 90 s.
+    const { init = 'agent', deadlineMs = 300_000 } = options
     const folder = await makeWorkFolder(name)
     const agentSocket = join(folder, 'agent.sock')
     const server = createServer()

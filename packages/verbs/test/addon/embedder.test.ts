@@ -19,7 +19,7 @@ function inSuchEmbedder(folder: string, expression: string) {
   const words = ['--input-type=module', '--eval', expression]
   return spawnSync(process.execPath, words, {
     encoding: 'utf8',
-    env: { ...process.env, LD_PRELOAD: library },
+    env: { ...process.env, LD_PRELOAD: [process.env.LD_PRELOAD, library].join(' ').trim() },
   })
 }
 
