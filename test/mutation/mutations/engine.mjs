@@ -106,10 +106,18 @@ export const mutations = [
   {
     name: 'excused-again-and-again',
     file: 'packages/remote-volume/native/rdma/completions.cc',
-    find: 'if (excused || now - work_requests_[oldest_].deadline < kLate) return false;',
-    replace: 'if (excused && now - work_requests_[oldest_].deadline < kLate) return false;',
-    why: 'A lane that looks late gives a server that hangs another 50 ms each time, for ever.',
-    tests: ['native asan engine_requests_failures', 'native asan engine_replica'],
+    find: '  if (now - excused_until_ < timeout_) return false;',
+    replace: '  if (now < excused_until_) return false;',
+    why: 'A lane gives a server that hangs another 50 ms each time that it looks, for ever.',
+    tests: ['native asan engine_failed_server'],
+  },
+  {
+    name: 'overdue-at-first-sight',
+    file: 'packages/remote-volume/native/rdma/completions.cc',
+    find: '  if (overdue(now) && looks_once_more(now)) return;',
+    replace: '',
+    why: 'A lane that did not run for as long as the time-out gives a healthy server up.',
+    tests: ['native asan engine_failed_server'],
   },
   {
     name: 'lists-of-lanes-grow-when-needed',

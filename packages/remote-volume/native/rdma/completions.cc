@@ -9,8 +9,8 @@ namespace rdmakit::volume {
 
 namespace {
 constexpr int kPollBatch = 32;
-// A check this long after a deadline is late; then late completions are awaited for as long.
-constexpr uint64_t kLate = 50'000'000;
+// How long a lane goes on looking for completions once it has seen that one is overdue.
+constexpr uint64_t kLastLook = 50'000'000;
 }  // namespace
 
 // ---- hot path begins: no allocation, no log, no lock, no system call but the device's own ----
@@ -146,7 +146,7 @@ void RdmaQueue::untime(WorkRequest& work) {
 
 void RdmaQueue::check_deadlines(uint64_t now) {
   now_ = now;
-  if (overdue(now) && stood_still(now)) return;
+  if (overdue(now) && looks_once_more(now)) return;
   while (overdue(now)) {
     WorkRequest& work = work_requests_[oldest_];
     if (work.flushing) {
@@ -159,13 +159,13 @@ void RdmaQueue::check_deadlines(uint64_t now) {
   }
 }
 
-// A lane that looks long after a deadline was not running (a stopped process, a machine without a free
-// processor): completions that arrived in time may be in the queue or on their way to it.
-bool RdmaQueue::stood_still(uint64_t now) {
+// A deadline says how long the device had, and not how long the lane looked: its thread may not have run (a
+// stopped process, a machine without a free processor), before it posted the work or after. Completions that
+// arrived in time may be in the queue, more than one look takes, or on their way to it.
+bool RdmaQueue::looks_once_more(uint64_t now) {
   if (now < excused_until_) return true;
-  const bool excused = now - excused_until_ < timeout_;  // once, and not again for each look after it
-  if (excused || now - work_requests_[oldest_].deadline < kLate) return false;
-  excused_until_ = now + kLate;
+  if (now - excused_until_ < timeout_) return false;  // once, and not again for each look after it
+  excused_until_ = now + kLastLook;
   return true;
 }
 

@@ -198,7 +198,7 @@ class RdmaQueue final : private BackupListener {
   void time(WorkRequest& work);
   void untime(WorkRequest& work);
   bool overdue(uint64_t now) const { return oldest_ != kNone && work_requests_[oldest_].deadline <= now; }
-  bool stood_still(uint64_t now);
+  bool looks_once_more(uint64_t now);
   void completed(WorkRequest& work, bool succeeded);
   void finish_fenced(WorkRequest& fence, bool succeeded);
   void finish(WorkRequest& part, bool succeeded);

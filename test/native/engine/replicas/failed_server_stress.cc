@@ -1,4 +1,5 @@
-// A lane's knowledge of a server that another one has declared failed, before it reads the list of failures.
+// When a lane takes a server for failed: by its own clock, and by what another one has declared, before it
+// reads the list of failures.
 #include "../fixture/bare_queue.h"
 
 namespace engine_failed_server_stress {
@@ -38,7 +39,38 @@ void does_not_count() {
   CHECK(with.volume.pages().get(5) == PageState::unset);
 }
 
+// The lane's thread did not run for as long as the time-out, and for a moment more, between its last look at
+// the time and the post: the device has had no time at all.
+void is_not_the_lane_itself() {
+  using Told = BareQueue::Told;
+  BareQueue with(1, 1);
+  with.begin_write(5, 0x22);  // at 1
+  with.queue->check_deadlines(kNever + 2);
+  CHECK(with.told.empty());
+  with.run_out();
+  CHECK((with.told == std::vector{Told::succeeded, Told::over}));
+}
+
+// A server that hangs has one look more, however often the lane looks, and the next of its work has none.
+void hangs() {
+  using Told = BareQueue::Told;
+  BareQueue with(1, 1);
+  with.servers[0]->set_mode(Server::Mode::hung);
+  with.begin_write(5, 0x22);
+  constexpr uint64_t kLastLook = 50'000'000;
+  for (const uint64_t after : {uint64_t{2}, kLastLook / 2, kLastLook + 1}) {
+    with.queue->check_deadlines(kNever + after);
+    CHECK(with.told.empty());
+    CHECK(with.queue->next_deadline() <= kNever + 2 + kLastLook);
+  }
+  with.queue->check_deadlines(kNever + 2 + kLastLook);
+  CHECK(!with.told.empty() && with.told.front() == Told::server_failed && with.told.back() == Told::failed);
+  with.run_out();
+}
+
 STRESS(engine_failed_server) {
+  timed("is not the lane itself", is_not_the_lane_itself);
+  timed("hangs", hangs);
   timed("is not read", is_not_read);
   timed("is told before the answer", is_told_before_the_answer);
   timed("does not count", does_not_count);
