@@ -1,4 +1,4 @@
-#!/usr/bin/env -S node --expose-gc --no-incremental-marking
+#!/usr/bin/env -S node --expose-gc --no-incremental-marking --max-semi-space-size=2
 import { main } from './program.js'
 
 export * from './program.js'

@@ -1,4 +1,4 @@
-#!/usr/bin/env -S node --expose-gc --no-incremental-marking
+#!/usr/bin/env -S node --expose-gc --no-incremental-marking --max-semi-space-size=2
 // Here, and not in dist/, so that npm finds it when it links the programs of a clone, which is before the first build.
 import { existsSync } from 'node:fs'
 

@@ -1,5 +1,5 @@
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process'
-import { mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
+import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { request } from 'node:http'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -26,6 +26,12 @@ export function endWithProcess<Child extends ChildProcess>(child: Child): Child 
   return child
 }
 
+/** What the first line of a program asks of node, as for who runs it by its name. */
+function flagsOf(script: string): string[] {
+  const words = /^#!.* node (.*)\n/.exec(readFileSync(script, 'utf8'))?.[1]
+  return words?.split(' ') ?? []
+}
+
 /** A program of ours that runs while a test does, with what it has printed so far. */
 export class Program implements AsyncDisposable {
   readonly process: ChildProcess
@@ -50,7 +56,7 @@ export class Program implements AsyncDisposable {
   ) {
     this.#name = `${script.split('/').at(-3)} ${args.join(' ')}`
     this.process = endWithProcess(
-      spawn(process.execPath, [script, ...args], {
+      spawn(process.execPath, [...flagsOf(script), script, ...args], {
         stdio: [stdin, 'pipe', stderr],
         env: { ...process.env, ...env },
       }),
