@@ -28,6 +28,9 @@ style() {
   echo "check: verbs and ring ask V8 what a value is: of another realm (vm, jest) it is an instance of nothing here"
   if git grep -nE 'instanceof (Error|Promise|Buffer|DataView|[A-Za-z0-9]*Array(Buffer)?|Map|Set)\b' -- packages/{verbs,ring-transport}/src
   then exit 1; fi
+  echo "check: packages leave a process as they found it: no flags of V8 after its start, no insides of Node, no globals"
+  if git grep -nE 'setFlagsFromString|\._handle\b|process\.binding|util\.Long *=|globalThis\.[A-Za-z_]+ *=[^=]' -- packages/*/src
+  then exit 1; fi
   echo "check: what the software providers have in common is written once"
   node scripts/checks/shared-runs.mjs --limit 14
   echo "check: no file names a package registry"
