@@ -17,7 +17,7 @@ import { endKept } from '@rdmakit/remote-volume/internal'
 import { SwapServer } from '@rdmakit/swap-server'
 import fc from 'fast-check'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import { effort } from '../../../../test/effort.js'
+import { effort, patience } from '../../../../test/effort.js'
 import { Volume } from '../../src/engine/block-volume.js'
 import { StateFolder } from '../../src/upgrade/state-folder.js'
 import { formatVolume, type KeptVolume, parseVolume } from '../../src/upgrade/volume-json.js'
@@ -257,7 +257,7 @@ describe.each(MAPS)('%s, of a volume with %o,', (name, shape) => {
         { numRuns: effort(5), verbose: 1 },
       )
     },
-    effort(60_000),
+    patience(60_000),
   )
 })
 

@@ -2,7 +2,7 @@ import { ChildProcess } from 'node:child_process'
 import { mkdtempSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { beforeEach, describe, expect, it, vi } from 'vitest'
-import { effort } from '../../../../test/effort.js'
+import { effort, patience } from '../../../../test/effort.js'
 import { ADDRESSES, serve } from '../../../remote-volume/test/helpers/swap-servers.js'
 import { Successor } from '../../src/upgrade/successor.js'
 import {
@@ -113,7 +113,7 @@ describe.each(Object.entries(ADDRESSES))('an upgrade in the middle of writes, ov
       process.kill(pid, 'SIGTERM')
       await eventually(() => servers.every(({ server }) => server.store.free === 16))
     },
-    effort(60_000),
+    patience(60_000),
   )
 })
 

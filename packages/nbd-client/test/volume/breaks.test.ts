@@ -2,7 +2,7 @@
 // npm run soak breaks the link more often.
 import { readdirSync, readFileSync } from 'node:fs'
 import { expect, it, onTestFinished } from 'vitest'
-import { effort } from '../../../../test/effort.js'
+import { effort, patience } from '../../../../test/effort.js'
 import { Wire } from '../../../../test/wire.js'
 import { ADDRESSES, serve } from '../../../remote-volume/test/helpers/swap-servers.js'
 import { eventually, startVolume, temporaryFolder, Workload } from '../helpers/volume-client.js'
@@ -61,5 +61,5 @@ async function live(thin: boolean): Promise<void> {
 it(
   `two volumes, one of them thin, live through ${BREAKS} breaks each while they are written`,
   () => Promise.all([live(false), live(true)]),
-  effort(400_000),
+  patience(400_000),
 )
