@@ -88,11 +88,16 @@ void page_map(fuzz::Input& input) {
     map.settle(3, 5, PageState::written);
   });
   PageMap map;
-  const auto left_claimed = [](uint64_t page) {
+  std::vector<uint64_t> kept;
+  const auto left_claimed = [&kept](uint64_t page) {
     CHECK(page < kPages);
-    return page % 2 == 0 ? PageState::written : PageState::unset;
+    if (page % 3 == 0) kept.push_back(page);
+    return page % 3 == 0 ? PageState::claimed : page % 2 == 0 ? PageState::written : PageState::unset;
   };
   if (!opened(map.open(kPages, path(), false, left_claimed))) return;
+  CHECK(map.count(PageState::claimed) == kept.size());
+  for (const uint64_t page : kept) map.begin_resync(page);
+  map.end_resync();
   CHECK(map.count(PageState::claimed) == 0);
   CHECK(map.in_state(1, PageState::unset) >> 2 * (kPages - 32) ==
         0x5555'5555'5555'5555u >> 2 * (kPages - 32));

@@ -174,9 +174,18 @@ export const mutations = [
   {
     name: 'left-claimed-told-too-late',
     file: 'packages/remote-volume/native/pages/page_map.cc',
-    find: '      settle(page, 1, left_claimed(page));',
-    replace: '      settle(page, 1, PageState::written);\n      left_claimed(page);',
+    find: '      const PageState to = left_claimed(page);\n      if (to != PageState::claimed) settle(page, 1, to);',
+    replace:
+      '      settle(page, 1, PageState::written);\n      if (left_claimed(page) == PageState::claimed) claim(page, 1, PageState::written);',
     why: 'A process that dies while it opens the maps leaves a page with the checksum of a WRITE that never ended.',
+    tests: ['native asan engine_requests'],
+  },
+  {
+    name: 'resync-not-on-record',
+    file: 'packages/remote-volume/native/pages/page_map.cc',
+    find: '  resyncing_->store(page + 1);\n',
+    replace: '',
+    why: 'A page stays different on its replicas when the process dies between its READ and its WRITE.',
     tests: ['native asan engine_requests'],
   },
   {

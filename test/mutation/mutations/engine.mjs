@@ -279,7 +279,7 @@ export const mutations = [
   {
     name: 'left-claimed-is-forgotten',
     file: 'packages/remote-volume/native/volume/volume.cc',
-    find: '    left_claimed_.push_back(page);',
+    find: 'left_claimed_.push_back(page);',
     replace: '    checksums_.forget(page, 1);',
     why: 'Pages of WRITEs that a process did not live to answer stay different on their replicas.',
     tests: ['unit packages/nbd-client/test/volume/resync-replicas.test.ts'],

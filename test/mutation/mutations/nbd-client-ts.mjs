@@ -196,4 +196,12 @@ export const mutations = [
     why: 'What was left in a state folder, a link, leads to what is overwritten.',
     tests: [unit('upgrade/state-folder')],
   },
+  {
+    name: 'resync-of-all-at-once',
+    file: source('export/open-kept'),
+    find: '{ ...engine, resync }',
+    replace: '{ ...engine, resync: resync && false }',
+    why: 'When the process dies while it makes replicas alike, the next one does not know of the rest.',
+    tests: [unit('volume/resync-replicas')],
+  },
 ]

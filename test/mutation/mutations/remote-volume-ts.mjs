@@ -230,8 +230,8 @@ export const mutations = [
   {
     name: 'left-claimed-not-settled',
     file: source('take-over/resync-replicas'),
-    find: 'if (found !== undefined) await client.write(page, found)',
-    replace: 'if (found !== undefined && pages.length > 1024) await client.write(page, found)',
+    find: 'if (found === undefined || (await client.write(page, found))) return',
+    replace: 'if (found === undefined || page < 1024) return',
     why: 'Pages of a WRITE that was never answered stay different on their replicas.',
     tests: [client('volume/resync-replicas')],
   },

@@ -29,7 +29,7 @@ export async function withPageSocket(
   try {
     await work({
       read: (page) => request(socket, READ, page),
-      write: async (page, bytes) => void (await request(socket, WRITE, page, bytes)),
+      write: async (page, bytes) => (await request(socket, WRITE, page, bytes)) !== undefined,
     })
     socket.destroy()
     // Before that the lane takes no client. An engine that has ended says nothing of its lanes.

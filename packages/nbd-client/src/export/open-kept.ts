@@ -44,9 +44,10 @@ export async function takeUp(
   say(`continuing with the volume in ${folder.path}`)
   const keeper = new VolumeKeeper(folder, kept, kept)
   const { engine, ...keeping } = keeper.options((options.linger ?? 0) * 1000, options.backup)
+  const resync = kept.replicas > 1 || options.backup !== undefined
   let taken: Awaited<ReturnType<typeof Volume.takeOver>>
   try {
-    taken = await Volume.takeOver({ ...volumeOptions(options, engine), ...keeping }, kept)
+    taken = await Volume.takeOver({ ...volumeOptions(options, { ...engine, resync }), ...keeping }, kept)
   } catch (failure) {
     if (!(failure instanceof NothingLeftError)) throw failure
     throw new Error(`${failure.message}; to start with an empty one, remove the files in ${folder.path}`)
@@ -54,8 +55,7 @@ export async function takeUp(
   const { volume, adopted } = taken
   sayAdopted(adopted, kept.slabSize)
   try {
-    if (volume.replicas > 1 || options.backup !== undefined)
-      await resyncReplicas(volume.engine, (work) => withPageSocket(volume.engine, 0, work))
+    if (resync) await resyncReplicas(volume.engine, (work) => withPageSocket(volume.engine, 0, work))
     // The folder is of an older version. Only after everything else has succeeded, because that version cannot read
     // it any more.
     if (kept.boot === undefined) keeper.served(boot)

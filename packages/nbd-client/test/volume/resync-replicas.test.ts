@@ -1,5 +1,8 @@
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
 import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
 import { resyncReplicas } from '@rdmakit/remote-volume'
 import type { SwapServer } from '@rdmakit/swap-server'
 import type { MemoryRegion } from '@rdmakit/verbs'
@@ -7,6 +10,7 @@ import { beforeEach, describe, expect, it, onTestFinished, vi } from 'vitest'
 import { lentBy, serve } from '../../../remote-volume/test/helpers/swap-servers.js'
 import { Volume } from '../../src/engine/block-volume.js'
 import { withPageSocket } from '../../src/engine/page-socket.js'
+import { currentBoot } from '../../src/upgrade/boot.js'
 import { StateFolder } from '../../src/upgrade/state-folder.js'
 import { VolumeKeeper } from '../../src/upgrade/volume-keeper.js'
 import { Client, MIB, READ, WRITE } from '../helpers/fixture.js'
@@ -17,6 +21,9 @@ const SIZE = 4 * MIB
 const BUSY = 3
 /** More than a socket may have listeners before Node warns of a leak. */
 const PAGES = [0, 1, 2, 3, 60, 61, 62, 63, 64, 255, 256, 257, 512, 700, 701, 1022, 1023]
+
+const PROGRAM = fileURLToPath(new URL('../../dist/cli.js', import.meta.url))
+const DIES_IN_RESYNC = new URL('../helpers/dies-in-resync.mjs', import.meta.url).href
 
 /** Every server's memory is at hand here: what a replica holds is looked up there. */
 interface Served {
@@ -48,14 +55,21 @@ interface Shape {
 
 function options({ replicas, backup }: Shape, keeper: VolumeKeeper) {
   const kept = keeper.options(60_000, backup ? { file: join(path, 'backup') } : undefined)
-  const engine = { ...kept.engine, acknowledge: backup ? ('backup' as const) : ('all' as const) }
+  const engine = {
+    ...kept.engine,
+    acknowledge: backup ? ('backup' as const) : ('all' as const),
+    resync: true,
+  }
   return { ...kept, engine, servers: servers.map(({ uri }) => [uri]), size: SIZE, lanes: 1, replicas }
 }
 
 const contents = (page: number) => Buffer.alloc(PAGE, `${page};`)
 
-/** A volume that was written, and whose process died in the middle of a WRITE to each of PAGES. */
-async function leftInTheMiddle(shape: Shape): Promise<void> {
+/**
+ * A volume that was written, and whose process died in the middle of a WRITE to each of PAGES.
+ * @returns the replicas of each of them
+ */
+async function leftInTheMiddle(shape: Shape): Promise<Uint8Array[][]> {
   const keeper = new VolumeKeeper(folder, { size: SIZE, replicas: shape.replicas })
   const volume = await Volume.open(options(shape, keeper))
   const client = new Client(volume.engine.attachSocketpair(0))
@@ -67,6 +81,8 @@ async function leftInTheMiddle(shape: Shape): Promise<void> {
       .at(-1)
       ?.fill(0xaa, PAGE / 2)
   client.close()
+  const copies = PAGES.map((page) => replicas(volume, page))
+  keeper.served(currentBoot().id)
   await volume.leave()
   const map = readFileSync(folder.pageMap)
   for (const page of PAGES) {
@@ -76,12 +92,14 @@ async function leftInTheMiddle(shape: Shape): Promise<void> {
     map[at] = (map[at] as number) ^ (BUSY << shift) // written -> claimed
   }
   writeFileSync(folder.pageMap, map)
+  return copies
 }
 
-async function takeOver(shape: Shape): Promise<Volume> {
+async function takeOver(shape: Shape, readOnly = false): Promise<Volume> {
   const kept = folder.read()
   if (kept === undefined) throw new Error('nothing is kept')
-  const { volume } = await Volume.takeOver(options(shape, new VolumeKeeper(folder, kept, kept)), kept)
+  const { engine, ...others } = options(shape, new VolumeKeeper(folder, kept, kept))
+  const { volume } = await Volume.takeOver({ ...others, engine: { ...engine, readOnly } }, kept)
   return volume
 }
 
@@ -93,6 +111,34 @@ function replicas({ engine }: Volume, page: number): Uint8Array[] {
     if (region === undefined || region.address !== address) throw new Error('no server has that slab')
     return new Uint8Array(region.buffer, at % MIB, PAGE)
   })
+}
+
+/** Runs nbd-client until it is ready, or is killed by itself before its resync sends one more than `writes` WRITEs. */
+async function serveUntil(writes: number): Promise<'ready' | NodeJS.Signals | null> {
+  const child = spawn(
+    process.execPath,
+    [
+      ...['--import', DIES_IN_RESYNC, PROGRAM, 'serve'],
+      ...servers.flatMap(({ uri }) => ['--server', uri]),
+      ...['--size', String(SIZE), '--replicas', String(servers.length), '--connections', '1'],
+      ...['--unix', join(path, 'nbd.sock'), '--state', folder.path],
+    ],
+    {
+      stdio: ['ignore', 'pipe', 'inherit'],
+      env: { ...process.env, RDMAKIT_RUN: path, TEST_WRITES: String(writes) },
+    },
+  )
+  onTestFinished(() => void child.kill('SIGKILL'))
+  const exited = once(child, 'exit').then(([, signal]) => signal as NodeJS.Signals | null)
+  const ready = new Promise<'ready'>((resolve) => {
+    child.stdout.setEncoding('utf8').on('data', (text: string) => {
+      if (/^ready /m.test(text)) resolve('ready')
+    })
+  })
+  const outcome = await Promise.race([exited, ready])
+  child.kill('SIGKILL')
+  await exited
+  return outcome
 }
 
 const resync = ({ engine }: Volume) => resyncReplicas(engine, (work) => withPageSocket(engine, 0, work))
@@ -158,6 +204,40 @@ describe('pages whose WRITE was open when the process died', () => {
     client.close()
   })
 
+  // Starts the program three times: 2 s.
+  it('are the same on all replicas before a client sees them, when the next processes die over that', async () => {
+    for (let i = 0; i < 2; i++) await lend()
+    const shape = { replicas: 2, backup: false }
+    const copies = await leftInTheMiddle(shape)
+    folder.close()
+    const alike = () =>
+      copies.filter(([read, other]) => read?.every((byte, at) => byte === other?.[at])).length
+    expect(alike()).toBe(0)
+    // Each goes on where the one before was killed, between its READ of a page and its WRITE.
+    expect(await serveUntil(5)).toBe('SIGKILL')
+    expect(alike()).toBe(5)
+    expect(await serveUntil(6)).toBe('SIGKILL')
+    expect(alike()).toBe(11)
+    expect(await serveUntil(PAGES.length - 11)).toBe('ready')
+    expect(alike()).toBe(PAGES.length)
+    folder = StateFolder.open(folder.path)
+    await using volume = await takeOver(shape)
+    expect(volume.engine.leftClaimed).toEqual([])
+  })
+
+  it('are left to the next process by one that can read them and not write them', async () => {
+    for (let i = 0; i < 2; i++) await lend()
+    const shape = { replicas: 2, backup: false }
+    await leftInTheMiddle(shape)
+    {
+      await using volume = await takeOver(shape, true)
+      await expect(resync(volume)).rejects.toThrow(/page 0, which was being written .* cannot be written/)
+      await volume.leave()
+    }
+    await using next = await takeOver(shape)
+    expect(next.engine.leftClaimed).toEqual(PAGES)
+  })
+
   it('ends with an error when the engine ends, and does not hang', async () => {
     await lend()
     const shape = { replicas: 1, backup: false }
@@ -169,5 +249,7 @@ describe('pages whose WRITE was open when the process died', () => {
     const outcome = expect(settled).rejects.toThrow(/the engine/)
     await volume.leave()
     await outcome
+    await using next = await takeOver(shape)
+    expect(next.engine.leftClaimed.at(-1)).toBe(PAGES.at(-1))
   })
 })

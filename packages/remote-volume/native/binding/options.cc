@@ -58,6 +58,7 @@ void to_volume_options(const Napi::Object& from, VolumeEngineOptions& options) {
   options.volume.length_file = to_string(from.Get("pageLengths"), "pageLengths");
   options.volume.page_map_file = to_string(from.Get("pageMap"), "pageMap");
   options.volume.slab_map_file = to_string(from.Get("slabMap"), "slabMap");
+  options.volume.resyncs = from.Get("resync").ToBoolean();
   options.volume.prefault = from.Get("prefault").ToBoolean();
   options.operation_timeout_ns =
       std::max(to_uint32(from.Get("operationTimeout"), "operationTimeout"), 1u) * kMillisecond;

@@ -67,6 +67,12 @@ Napi::Value left_claimed(const Napi::CallbackInfo& info) {
   return result;
 }
 
+Napi::Value next_to_resync(const Napi::CallbackInfo& info) {
+  const std::optional<uint64_t> page = to_engine(info[0]).volume().next_to_resync();
+  if (!page.has_value()) return info.Env().Null();
+  return Napi::Number::New(info.Env(), static_cast<double>(*page));
+}
+
 Napi::Value look_up_slab(const Napi::CallbackInfo& info) {
   const Napi::Env env = info.Env();
   SlabPlace place;

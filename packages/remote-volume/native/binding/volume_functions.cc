@@ -8,6 +8,7 @@ void add_volume_functions(Napi::Object& exports) {
   const auto add = [&](const char* name, auto function) { define(exports, name, function); };
   add("laneRequirements", lane_requirements);
   add("leftClaimed", left_claimed);
+  add("nextToResync", next_to_resync);
   add("lookUpSlab", look_up_slab);
   add("mapSlab", map_slab);
   add("replaceSlab", replace_slab);

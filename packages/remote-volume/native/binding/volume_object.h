@@ -47,6 +47,7 @@ void add_volume_functions(Napi::Object& exports);
 
 Napi::Value lane_requirements(const Napi::CallbackInfo& info);
 Napi::Value left_claimed(const Napi::CallbackInfo& info);
+Napi::Value next_to_resync(const Napi::CallbackInfo& info);
 Napi::Value look_up_slab(const Napi::CallbackInfo& info);
 void map_slab(const Napi::CallbackInfo& info);
 void replace_slab(const Napi::CallbackInfo& info);

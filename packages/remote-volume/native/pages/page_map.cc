@@ -12,6 +12,12 @@ namespace {
 
 constexpr uint64_t kPageMapMagic = 0x70616d6567617072;  // "rpagemap"
 
+// First page of the file.
+struct PageMapHeader {
+  TableMemory::Header table;
+  std::atomic<uint64_t> resyncing;  // zero of a version that knew none
+};
+
 // Low bit of each page whose 2 bits equal `state`.
 uint64_t equal(uint64_t word, PageState state, uint64_t low) {
   const uint64_t different = word ^ (static_cast<uint64_t>(state) * low);
@@ -42,16 +48,32 @@ int PageMap::open(uint64_t pages, const std::string& file, bool prefault,
   if (error != 0) return error;
   words_ = static_cast<std::atomic<uint64_t>*>(memory_.entries());
   if (file.empty()) return 0;
+  resyncing_ = &static_cast<PageMapHeader*>(memory_.header())->resyncing;
   // Only a damaged file has pages beyond the end, which other code does not expect.
   if (pages % kPerWord != 0) words_[words - 1].fetch_and(mask_of(0, pages % kPerWord));
+  // It may be claimed by the WRITE of its resync. One that is unset or lost by now reads alike everywhere.
+  const uint64_t resyncing = resyncing_->load();
+  if (resyncing > 0 && resyncing <= pages) claim(resyncing - 1, 1, PageState::written);
+  end_resync();
   for (uint64_t i = 0; i < words; i++) {
     const uint64_t word = words_[i].load(std::memory_order_relaxed);
     for (uint64_t left = equal(word, PageState::claimed, kLow); left != 0; left &= left - 1) {
       const uint64_t page = i * kPerWord + static_cast<uint64_t>(std::countr_zero(left)) / 2;
-      settle(page, 1, left_claimed(page));
+      const PageState to = left_claimed(page);
+      if (to != PageState::claimed) settle(page, 1, to);
     }
   }
   return 0;
+}
+
+// On record first: between the two the page is there twice, and never not at all.
+void PageMap::begin_resync(uint64_t page) {
+  resyncing_->store(page + 1);
+  settle(page, 1, PageState::written);
+}
+
+void PageMap::end_resync() {
+  if (resyncing_ != nullptr) resyncing_->store(0);
 }
 
 template <typename Change>

@@ -12,6 +12,8 @@
 //
 //     written --- lose ---> lost         written, lost --- clear_until_claimed ---> unset
 //
+//     at a death   claimed --- open ---> unset, written, or claimed, and then --- begin_resync ---> written
+//
 // Why this is safe with several lanes. A request is open from its arrival until its answer. A block device
 // does not order open requests that overlap, so every interleaving is right if each page ends as some order
 // of them would leave it, and answered requests keep their effect.
@@ -40,17 +42,33 @@ namespace rdmakit::volume {
 
 enum class PageState : uint64_t { unset = 0, written = 1, claimed = 2, lost = 3 };
 
+// What a page becomes that a dead process left claimed. Nothing of the slab was written when it has no place
+// yet
+// (`placeless`). Else either a WRITE was open, which was never answered, or a refill was copying the page,
+// and the live replicas hold it. The sender may have to repeat such a WRITE, as the kernel does, and until
+// then any contents are right. Or the caller makes the replicas alike (`resyncs`): the page is claimed until
+// then.
+constexpr PageState state_after_death(bool placeless, bool resyncs) {
+  if (placeless) return PageState::unset;
+  return resyncs ? PageState::claimed : PageState::written;
+}
+
 class PageMap {
  public:
   // 0 or an errno value. `file` empty: private memory. Else a file, best on tmpfs, that outlives the
-  // process (see MappedFile), EINVAL also when it is not the map of a volume of this size. Pages that its
-  // last user left `claimed` become `written`: either a WRITE was open, which was never answered and whose
-  // sender must repeat it, so that until then any contents are right; or a refill was copying them, and then
-  // the live replicas hold them. `left_claimed` is called for each of them while it is still claimed, so that
-  // a process that dies here leaves it to the next one: other records about such a page must not be trusted.
-  // It returns the state that the page gets. `prefault` touches all memory now instead of on first use.
+  // process (see MappedFile), EINVAL also when it is not the map of a volume of this size. `left_claimed` is
+  // called for each page that its last user left `claimed`, or in the middle of its resync, in ascending
+  // order and while it is still claimed, so that a process that dies here leaves it to the next one: other
+  // records about such a page must not be trusted. It returns the state that the page gets: `claimed` is one
+  // that waits for begin_resync(). `prefault` touches all memory now instead of on first use.
   int open(uint64_t pages, const std::string& file, bool prefault,
            const std::function<PageState(uint64_t page)>& left_claimed);
+
+  // A page that left_claimed() has left `claimed` becomes `written`, and its replicas are about to be made
+  // alike. The file names it until the next of these two calls, so that a process that dies before then
+  // leaves it to the next one as if it were claimed. Of one page at a time.
+  void begin_resync(uint64_t page);
+  void end_resync();
 
   // Sequentially consistent, as run(): see Volume::place.
   PageState get(uint64_t page) const {
@@ -97,6 +115,7 @@ class PageMap {
   void for_each_word(uint64_t first, uint64_t count, Change change);
 
   std::atomic<uint64_t>* words_ = nullptr;
+  std::atomic<uint64_t>* resyncing_ = nullptr;  // in the file: page + 1; 0: none
   uint64_t pages_ = 0;
   TableMemory memory_;
 };

@@ -24,6 +24,7 @@ int Volume::open(const VolumeOptions& options, std::string& why) {
     return with_reason(why, EINVAL, "more than 16,777,216 slabs: choose a larger slab size");
   slab_count_ = static_cast<uint32_t>(count);
   thin_ = options.thin;
+  resyncs_ = options.resyncs;
   use_ = SlabIdleTimes(slab_count_, now_ns());
   size_ = options.size;
   read_only_ = options.read_only;
@@ -45,13 +46,23 @@ int Volume::open(const VolumeOptions& options, std::string& why) {
   if (error = open_lengths(options, why); error != 0) return error;
   error = pages_.open(options.size / kPage, options.page_map_file, options.prefault, [this](uint64_t page) {
     checksums_.forget(page, 1);
-    if (phase(page * kPage) == SlabPhase::vacant) return PageState::unset;  // was to get a place
-    left_claimed_.push_back(page);
-    return PageState::written;
+    const PageState to = state_after_death(phase(page * kPage) == SlabPhase::vacant, resyncs_);
+    if (to != PageState::unset) left_claimed_.push_back(page);
+    return to;
   });
   if (error == 0) error = provisioned_.open(options.size / kPage, options.prefault);
   if (error != 0) why = mapping_failure("page map", options.page_map_file, error);
   return error;
+}
+
+std::optional<uint64_t> Volume::next_to_resync() {
+  if (resynced_ == left_claimed_.size()) {
+    if (resyncs_) pages_.end_resync();
+    return std::nullopt;
+  }
+  const uint64_t page = left_claimed_[resynced_++];
+  if (resyncs_) pages_.begin_resync(page);
+  return page;
 }
 
 int Volume::open_lengths(const VolumeOptions& options, std::string& why) {

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -50,6 +51,7 @@ struct VolumeOptions {
   std::string length_file;  // not empty: also of a volume that was compressed once, and is read so
   std::string slab_map_file;
   bool prefault = false;
+  bool resyncs = false;  // pages left claimed stay so until next_to_resync() names them
 };
 
 class Volume {
@@ -236,6 +238,9 @@ class Volume {
   void set_waits() { waits_.store(true, std::memory_order_release); }
   // Pages that the last user of the page map's file left in the middle of a WRITE. Constant once open.
   const std::vector<uint64_t>& left_claimed() const { return left_claimed_; }
+  // The next of them, whose replicas the caller makes alike. With `resyncs` its claim ends, but until the
+  // next call it is still one for a process that comes after a death. None: the last one is done. One caller.
+  std::optional<uint64_t> next_to_resync();
   // This process has stopped using the volume: another process may have its files.
   void unlock_files() {
     slabs_.unlock();
@@ -268,6 +273,8 @@ class Volume {
   SlabIdleTimes use_;
   PageMap pages_;
   std::vector<uint64_t> left_claimed_;
+  bool resyncs_ = false;
+  size_t resynced_ = 0;  // of left_claimed_
   PageChecksums checksums_;
   WriteCounters write_counters_;
   PageLengths lengths_;

@@ -43,6 +43,7 @@ export interface NativeEngineOptions {
   /** empty: none */
   pageLengths: string
   slabMap: string
+  resync: boolean
 }
 
 export interface NativeLaneRequirements {
@@ -196,6 +197,7 @@ export interface VolumeAddon {
   createEngine(options: NativeEngineOptions, sink: (event: { readonly type: string }) => void): NativeEngine
   mapSlab(engine: NativeEngine, slab: number, replicas: NativeReplica[]): void
   leftClaimed(engine: NativeEngine): number[]
+  nextToResync(engine: NativeEngine): number | null
   lookUpSlab(engine: NativeEngine, slab: number): NativeRecordedReplica[] | null
   replaceSlab(engine: NativeEngine, slab: number, place: NativeReplica, contentsLost: boolean): void
   addReplica(engine: NativeEngine, slab: number, replica: NativeReplica): void

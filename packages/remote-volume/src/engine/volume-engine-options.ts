@@ -83,6 +83,12 @@ export interface VolumeEngineOptions {
    * {@link VolumeEngine.lookUpSlab}). The same rules. Default: memory of this process.
    */
   readonly slabMap?: string
+  /**
+   * The caller makes the replicas of {@link VolumeEngine.leftClaimed} alike before it lets clients in, by
+   * `resyncReplicas`: until then these pages stay claimed in `pageMap`, and requests for them wait. Default false: their
+   * senders repeat the WRITEs, and these pages are as any others.
+   */
+  readonly resync?: boolean
 }
 
 /** With the defaults, as the addon takes it. */
@@ -112,5 +118,6 @@ export function nativeOptions(options: VolumeEngineOptions, slabSize: number): N
     compress: options.compress ?? 'none',
     pageLengths: options.pageLengths ?? '',
     slabMap: options.slabMap ?? '',
+    resync: options.resync ?? false,
   }
 }

@@ -98,6 +98,15 @@ export class VolumeEngine {
     return this.#addon.leftClaimed(this.handle)
   }
 
+  /**
+   * The next of {@link leftClaimed}, whose replicas the caller makes alike. With the option `resync` requests for it wait
+   * no longer, and a process that dies before the next call leaves it claimed again.
+   * @returns undefined: all are done
+   */
+  nextToResync(): number | undefined {
+    return this.#addon.nextToResync(this.handle) ?? undefined
+  }
+
   /** The replicas of slab `index`, none when it is lost; undefined when it was never mapped. */
   lookUpSlab(index: number): readonly RecordedReplica[] | undefined {
     return this.#addon.lookUpSlab(this.handle, index) ?? undefined
