@@ -150,7 +150,7 @@ export const mutations = [
   {
     name: 'state-file-open-to-others',
     file: 'packages/remote-volume/native/system/mapped_file.cc',
-    find: 'if (const int error = check_private(file_.get(), file, why); error != 0) return error;\n',
+    find: 'if (const int error = check_private(opened.get(), file, why); error != 0) return error;\n',
     replace: '',
     why: 'A map of pages is believed that others may have written to.',
     tests: ['native asan engine_private'],
@@ -179,6 +179,14 @@ export const mutations = [
       '      settle(page, 1, PageState::written);\n      if (left_claimed(page) == PageState::claimed) claim(page, 1, PageState::written);',
     why: 'A process that dies while it opens the maps leaves a page with the checksum of a WRITE that never ended.',
     tests: ['native asan engine_requests'],
+  },
+  {
+    name: 'map-made-in-its-place',
+    file: 'packages/remote-volume/native/system/mapped_file.cc',
+    find: 'const std::string name = file + ".new";',
+    replace: 'const std::string name = file;',
+    why: 'A process that dies while it makes a map leaves one without a header, which the next process refuses.',
+    tests: ['native asan engine_damaged'],
   },
   {
     name: 'resync-not-on-record',

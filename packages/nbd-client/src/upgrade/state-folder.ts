@@ -151,7 +151,8 @@ export class StateFolder {
   /** Nothing is kept any more: volume.json goes first, for without it the maps mean nothing. */
   clear(): void {
     const maps = [this.slabMap, this.pageChecksums, this.pageLengths, this.backupMap, this.pageMap]
-    for (const file of [this.#volume, `${this.#volume}.new`, ...maps]) rmSync(file, { force: true })
+    for (const file of [this.#volume, ...maps])
+      for (const name of [file, `${file}.new`]) rmSync(name, { force: true })
   }
 
   /**

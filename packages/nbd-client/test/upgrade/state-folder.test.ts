@@ -63,6 +63,9 @@ describe('a state folder', () => {
     mkdirSync(path, { mode: 0o700 })
     folder = StateFolder.open(path)
     folder.write(VOLUME)
+    // Processes died that were making them.
+    for (const map of [folder.pageMap, folder.pageChecksums, folder.backupMap])
+      writeFileSync(`${map}.new`, '')
     folder.abandon()
     expect(readdirSync(path)).toEqual(['lock'])
   })

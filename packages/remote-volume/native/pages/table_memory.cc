@@ -15,9 +15,9 @@ int TableMemory::open(const std::string& file, const Header& header, size_t byte
     entries_ = private_.get();
     return 0;
   }
-  if (const int error = file_.open(file, kPage + bytes, sparse, fresh_); error != 0) return error;
-  auto* there = static_cast<Header*>(file_.memory());
-  if (fresh_) *there = header;
+  const uint64_t beginning[] = {header.magic, header.pages};
+  if (const int error = file_.open(file, beginning, kPage + bytes, sparse, fresh_); error != 0) return error;
+  const auto* there = static_cast<const Header*>(file_.memory());
   if (there->magic != header.magic || there->pages != header.pages) return EINVAL;
   entries_ = static_cast<uint8_t*>(file_.memory()) + kPage;
   return prefault ? populate(entries_, bytes) : 0;

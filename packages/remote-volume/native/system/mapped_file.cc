@@ -7,7 +7,9 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
+#include <utility>
 
 #include "system/private_file.h"
 
@@ -17,20 +19,34 @@ MappedFile::~MappedFile() {
   if (memory_ != nullptr) munmap(memory_, bytes_);
 }
 
-int MappedFile::open(const std::string& file, size_t bytes, bool sparse, bool& fresh) {
-  if (const int error = open_private(file, O_RDWR | O_CREAT, file_); error != 0) return error;
+namespace {
+
+// With `flags` of open(2), and locked. 0 or an errno value.
+int open_locked(const std::string& file, int flags, UniqueFd& opened, struct stat& status) {
+  if (const int error = open_private(file, flags, opened); error != 0) return error;
   std::string why;
-  if (const int error = check_private(file_.get(), file, why); error != 0) return error;
-  if (flock(file_.get(), LOCK_EX | LOCK_NB) != 0) return errno == EWOULDBLOCK ? EBUSY : errno;
-  struct stat status;
-  if (fstat(file_.get(), &status) != 0) return errno;
-  fresh = status.st_size == 0;
-  if (fresh && sparse) {
-    if (ftruncate(file_.get(), static_cast<off_t>(bytes)) != 0) return errno;
-  } else if (fresh) {
-    // Real blocks now: a write to a hole on a full tmpfs would be SIGBUS on the page path.
-    const int error = posix_fallocate(file_.get(), 0, static_cast<off_t>(bytes));
-    if (error != 0) return error;
+  if (const int error = check_private(opened.get(), file, why); error != 0) return error;
+  if (flock(opened.get(), LOCK_EX | LOCK_NB) != 0) return errno == EWOULDBLOCK ? EBUSY : errno;
+  return fstat(opened.get(), &status) == 0 ? 0 : errno;
+}
+
+int allocate(int file, size_t bytes, bool sparse) {
+  if (ftruncate(file, 0) != 0) return errno;  // of what a process has left that died here
+  if (sparse) return ftruncate(file, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
+  // Real blocks now: a write to a hole on a full tmpfs would be SIGBUS on the page path.
+  return posix_fallocate(file, 0, static_cast<off_t>(bytes));
+}
+
+}  // namespace
+
+int MappedFile::open(const std::string& file, std::span<const uint64_t> header, size_t bytes, bool sparse,
+                     bool& fresh) {
+  struct stat status = {};
+  const int there = open_locked(file, O_RDWR, file_, status);
+  fresh = there == ENOENT || (there == 0 && status.st_size == 0);
+  if (!fresh && there != 0) return there;
+  if (fresh) {
+    if (const int error = make(file, header, bytes, sparse); error != 0) return error;
   } else if (static_cast<size_t>(status.st_size) != bytes) {
     return EINVAL;
   }
@@ -39,6 +55,31 @@ int MappedFile::open(const std::string& file, size_t bytes, bool sparse, bool& f
   memory_ = memory;
   bytes_ = bytes;
   return 0;
+}
+
+// Whoever has the lock of the file that is made is the only one who makes it. It is `file` by now if another
+// process has made it since the caller looked.
+int MappedFile::make(const std::string& file, std::span<const uint64_t> header, size_t bytes, bool sparse) {
+  const std::string name = file + ".new";
+  UniqueFd made;
+  struct stat opened;
+  struct stat named;
+  if (const int error = open_locked(name, O_RDWR | O_CREAT, made, opened); error != 0) return error;
+  if (stat(name.c_str(), &named) != 0 || named.st_dev != opened.st_dev || named.st_ino != opened.st_ino)
+    return EBUSY;
+  if (stat(file.c_str(), &named) == 0 && named.st_size != 0) {
+    unlink(name.c_str());
+    return EBUSY;
+  }
+  int error = allocate(made.get(), bytes, sparse);
+  if (error == 0) {
+    const ssize_t written = pwrite(made.get(), header.data(), header.size_bytes(), 0);
+    if (written != static_cast<ssize_t>(header.size_bytes())) error = written < 0 ? errno : EIO;
+  }
+  if (error == 0 && rename(name.c_str(), file.c_str()) != 0) error = errno;
+  if (error != 0) unlink(name.c_str());
+  file_ = std::move(made);
+  return error;
 }
 
 // Closing alone would not do: the mapping holds the open file too, and with it the lock.

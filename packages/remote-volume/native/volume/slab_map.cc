@@ -32,19 +32,15 @@ int SlabMap::open(uint32_t slabs, const std::string& file) {
     failed_ = own_failed_.get();
     return 0;
   }
+  // Zeros are records of slabs that were never mapped.
+  const uint64_t beginning[] = {kSlabMapMagic, slabs, sizeof(SlabRecord)};
   bool fresh = false;
-  if (const int error = file_.open(file, kPage + slabs * sizeof(SlabRecord), false, fresh); error != 0)
-    return error;
+  const size_t bytes = kPage + slabs * sizeof(SlabRecord);
+  if (const int error = file_.open(file, beginning, bytes, false, fresh); error != 0) return error;
   auto* header = static_cast<SlabMapHeader*>(file_.memory());
   records_ = reinterpret_cast<SlabRecord*>(static_cast<uint8_t*>(file_.memory()) + kPage);
   failed_ = header->failed;
-  if (fresh) {
-    // Zeros are records of slabs that were never mapped.
-    header->slabs = slabs;
-    header->record_bytes = sizeof(SlabRecord);
-    header->magic = kSlabMapMagic;
-    return 0;
-  }
+  if (fresh) return 0;
   if (header->magic != kSlabMapMagic || header->slabs != slabs || header->record_bytes != sizeof(SlabRecord))
     return EINVAL;
   return check(slabs);

@@ -1,10 +1,37 @@
 // Files of a state folder that a damage has made impossible: refused, or without a trace where the engine
-// reads. What else may be in them is the fuzz target state_files.
+// reads. What else may be in them is the fuzz target state_files. And those that a process was just making
+// when it died.
 #include <fcntl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include <cerrno>
 
 #include "../fixture/fixture.h"
+#include "backup/backup_map.h"
+#include "pages/page_checksums.h"
 #include "pages/page_map.h"
 #include "volume/slab_map.h"
+
+namespace {
+
+// Where the process dies: a file has got its size, and nothing is in it yet.
+bool dies_at_the_size = false;
+
+int sized(long outcome, off_t size) {
+  if (dies_at_the_size && size > 0) _exit(0);
+  return static_cast<int>(outcome);
+}
+
+}  // namespace
+
+// In front of the C library's.
+extern "C" int ftruncate(int file, off_t size) noexcept {
+  return sized(syscall(SYS_ftruncate, file, size), size);
+}
+extern "C" int posix_fallocate(int file, off_t from, off_t size) {
+  return sized(syscall(SYS_fallocate, file, 0, from, size) == 0 ? 0 : errno, size);
+}
 
 namespace engine_damaged_stress {
 
@@ -73,9 +100,55 @@ void impossible_records() {
   CHECK(outcome(kLive | 1, kLive | kMaxServers) == EINVAL);
 }
 
+// A process that dies while it makes a file leaves none, or one that the next process takes for a new one.
+template <typename Open>
+void made_by_halves(Open open) {
+  const std::string path = fresh_path("/dev/shm/nbd_halves");
+  for (int death = 0; death < 2; death++) {
+    const pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+      dies_at_the_size = true;
+      open(path);
+      _exit(1);  // it did not
+    }
+    int status = 0;
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  }
+  CHECK(open(path) == 0);
+  CHECK(open(path) == 0);
+  CHECK(access((path + ".new").c_str(), F_OK) != 0);
+  unlink(path.c_str());
+}
+
+void all_made_by_halves() {
+  constexpr uint64_t kPages = 40;
+  made_by_halves([](const std::string& path) {
+    PageMap map;
+    const int error = map.open(kPages, path, false, [](uint64_t) { return PageState::written; });
+    CHECK(error != 0 || map.all_unset(0, kPages));
+    return error;
+  });
+  for (const bool sparse : {false, true}) {
+    made_by_halves([sparse](const std::string& path) {
+      PageChecksums sums;
+      return sums.open(kPages, path, sparse, false);
+    });
+  }
+  made_by_halves([](const std::string& path) {
+    BackupMap map;
+    return map.open(kPages, path, {1, 2, 3}, {}, false, false);
+  });
+  made_by_halves([](const std::string& path) {
+    SlabMap map;
+    return map.open(5, path);
+  });
+}
+
 STRESS(engine_damaged) {
   pages_beyond_the_end();
   impossible_records();
+  all_made_by_halves();
   std::printf("ok\n");
   return 0;
 }

@@ -51,7 +51,7 @@ Outcome backup(const std::string& path) {
 Outcome map(const std::string& path) {
   MappedFile file;
   bool fresh;
-  const int error = file.open(path, kSize, true, fresh);
+  const int error = file.open(path, {}, kSize, true, fresh);
   return {error, error == 0 ? "" : mapping_failure("page map", path, error)};
 }
 
