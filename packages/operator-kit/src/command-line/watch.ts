@@ -1,5 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { InvalidArgumentError } from 'commander'
+import { print } from '../output/stdio.js'
 
 /** Of `--watch [seconds]`. @throws InvalidArgumentError */
 export function parseWatchInterval(text: string): number {
@@ -32,12 +33,13 @@ export async function printStatus<Status>(options: WatchOptions<Status>): Promis
   const { seconds, json, take, format, judge } = options
   if (seconds === undefined) {
     const status = await take()
-    process.stdout.write(json ? `${JSON.stringify(status, null, 2)}\n` : format(status, undefined, 0))
+    await print(json ? `${JSON.stringify(status, null, 2)}\n` : format(status, undefined, 0))
     // One that does not answer has said so.
     process.exitCode ??= judge(status)
     return
   }
   const stop = new AbortController()
+  const stopped = new Promise<void>((resolve) => stop.signal.addEventListener('abort', () => resolve()))
   for (const name of ['SIGINT', 'SIGTERM'] as const) process.once(name, () => stop.abort())
   // The reader has seen enough, e.g. head(1).
   process.stdout.on('error', () => stop.abort())
@@ -45,12 +47,11 @@ export async function printStatus<Status>(options: WatchOptions<Status>): Promis
   while (!stop.signal.aborted) {
     const at = performance.now()
     const status = await take()
-    if (json) process.stdout.write(`${JSON.stringify(status)}\n`)
-    else {
-      if (process.stdout.isTTY) process.stdout.write('\x1b[H\x1b[2J')
-      const passed = before === undefined ? 0 : (at - before.at) / 1000
-      process.stdout.write(`${format(status, before?.status, passed)}\n`)
-    }
+    const passed = before === undefined ? 0 : (at - before.at) / 1000
+    const home = process.stdout.isTTY ? '\x1b[H\x1b[2J' : ''
+    const text = json ? JSON.stringify(status) : home + format(status, before?.status, passed)
+    // None is taken while the reader has not taken the last, or they would fill this process.
+    await Promise.race([print(`${text}\n`), stopped])
     before = { status, at }
     await sleep(seconds * 1000, undefined, { signal: stop.signal }).catch(() => {})
   }

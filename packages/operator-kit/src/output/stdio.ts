@@ -10,6 +10,15 @@ export function ignoreBrokenPipe(): void {
 }
 
 /**
+ * Prints, for a program that ends when it has printed: a process that ends before its reader has taken all loses what a pipe
+ * has no room for, above 64 KiB.
+ * @returns when the reader has it, or is gone
+ */
+export function print(text: string): Promise<void> {
+  return new Promise((resolve) => process.stdout.write(text, () => resolve()))
+}
+
+/**
  * Lets nothing that is printed wait for its reader, a terminal that was stopped say: Node.js waits for terminals, and for
  * no pipe or socket. For programs that others wait for; one that prints and ends would lose what it prints.
  */
