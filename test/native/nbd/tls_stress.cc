@@ -1,5 +1,6 @@
 // TLS: the modes, what survives STARTTLS (nothing), hostile handshakes, and traffic over several pumps while
 // connections end in every way.
+#include <poll.h>
 #include <sys/stat.h>
 
 #include <random>
@@ -234,6 +235,21 @@ void hostile() {
   CHECK(good.call(kCmdRead, 0, 4096, page.data(), nullptr) == kOk);
 }
 
+// A client that asks for more than all buffers hold and takes nothing: its lane ends it, and the pump that
+// stays does not wait for it without end. It would be a thread for each such client.
+void takes_no_answers() {
+  Served served(TlsMode::on, 1, {.stall_timeout_ns = 1, .parting_ns = 1});
+  TlsClient client(served.path);
+  CHECK(client.start_tls() && client.negotiate(kOptGo, info_payload("")) == kRepAck);
+  const RequestHeader read = header(kCmdRead, 1, 0, 8 << 20);
+  CHECK(client.send(&read, sizeof read));
+  const auto closed = served.volume.wait_for(Event::Type::connection_closed);
+  CHECK(std::string(closed.reason.data()) == "the client does not take its answers");
+  // Its end shows without anything being read.
+  pollfd ended{client.fd(), POLLRDHUP, 0};
+  CHECK(poll(&ended, 1, static_cast<int>(kHang.count() * 1'000)) == 1);
+}
+
 STRESS(nbd_tls) {
   setvbuf(stdout, nullptr, _IOLBF, 0);
   write_keys(kLine, 0600);
@@ -244,6 +260,7 @@ STRESS(nbd_tls) {
   timed("keys of others", keys_of_others);
   timed("traffic", traffic);
   timed("close under load", close_under_load);
+  timed("takes no answers", takes_no_answers);
   timed("hostile", hostile);
   unlink(kKeys.c_str());
   std::printf("ok\n");

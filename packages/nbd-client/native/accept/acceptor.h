@@ -33,6 +33,7 @@ struct AcceptorOptions {
   uint64_t idle_ns = 1'000'000'000;  // a client that has negotiated and is then silent for that long may make
                                      // room
   uint64_t stall_timeout_ns = 30'000'000'000;  // see Terms::stall
+  uint64_t parting_ns = 10'000'000'000;        // in which a client over TLS must take what its lane has left
 };
 
 class Acceptor {

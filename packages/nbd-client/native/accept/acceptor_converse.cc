@@ -120,7 +120,8 @@ void Acceptor::hand_over(Session& session) {
     return refuse(session.peer, "TLS: no descriptors left");
   UniqueFd ours(pair[0]);
   UniqueFd theirs(pair[1]);
-  auto pump = std::make_unique<TlsPump>(std::move(session.tls), std::move(session.socket), std::move(ours));
+  auto pump = std::make_unique<TlsPump>(std::move(session.tls), std::move(session.socket), std::move(ours),
+                                        options_.parting_ns);
   if (pump->start() != 0) return refuse(session.peer, "TLS: no thread can be started (ulimit -u, TasksMax=)");
   pumps_.push_back(std::move(pump));
   NbdLane* const lane = std::exchange(session.lane, nullptr);

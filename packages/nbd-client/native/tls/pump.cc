@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -12,15 +13,16 @@
 namespace rdmakit::nbd {
 
 namespace {
-// After the lane or the engine has ended the connection, the client has this long to take its last answers.
-constexpr uint64_t kParting = 2 * kSecond;
+// After the engine has ended the connection, the client has this long to take its last answers.
+constexpr uint64_t kStopping = 2 * kSecond;
 }  // namespace
 
-TlsPump::TlsPump(std::unique_ptr<TlsSession> session, UniqueFd outer, UniqueFd inner)
+TlsPump::TlsPump(std::unique_ptr<TlsSession> session, UniqueFd outer, UniqueFd inner, uint64_t parting)
     : outer_(std::move(outer)),
       inner_(std::move(inner)),
       session_(std::move(session)),
-      wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
+      wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+      parting_(parting) {}
 
 TlsPump::~TlsPump() {
   stop();
@@ -42,7 +44,8 @@ void TlsPump::run() {
   for (;;) {
     const Move moved = move();
     if (moved == Move::over) break;
-    if (deadline_ == 0 && (stopping_.load() || outwards_.ended)) deadline_ = now_ns() + kParting;
+    if (lane_gone_ || outwards_.ended) end_within(parting_);
+    if (stopping_.load()) end_within(kStopping);
     if (deadline_ != 0 && now_ns() >= deadline_) break;
     if (moved == Move::none) wait();
   }
@@ -50,6 +53,12 @@ void TlsPump::run() {
   shutdown(inner_.get(), SHUT_RDWR);
   shutdown(outer_.get(), SHUT_RDWR);
   finished_.store(true, std::memory_order_release);
+}
+
+// The earliest counts.
+void TlsPump::end_within(uint64_t time) {
+  const uint64_t end = now_ns() + time;
+  if (deadline_ == 0 || end < deadline_) deadline_ = end;
 }
 
 TlsPump::Move TlsPump::move() {
@@ -112,21 +121,25 @@ TlsPump::Move TlsPump::move_outwards() {
 }
 
 // A socket for which no event is awaited is left out of the set: its hang-up would cause wake-ups without
-// end.
+// end. That of the lane is awaited once, for its client may take nothing of what the lane has sent.
 void TlsPump::wait() {
   const bool reads = inwards_.empty() && !inwards_.ended;
   const auto outer = static_cast<short>((reads ? POLLIN : 0) | (tls_blocked_ ? POLLOUT : 0));
   const auto inner = static_cast<short>((outwards_.empty() && !outwards_.ended ? POLLIN : 0) |
                                         (inwards_.empty() ? 0 : POLLOUT));
   pollfd descriptors[] = {{outer == 0 ? -1 : outer_.get(), outer, 0},
-                          {inner == 0 ? -1 : inner_.get(), inner, 0},
-                          {deadline_ != 0 ? -1 : wake_.get(), POLLIN, 0}};
+                          {inner == 0 && lane_gone_ ? -1 : inner_.get(), inner, 0},
+                          {wake_.get(), POLLIN, 0}};
   int timeout = -1;
   if (deadline_ != 0) {
     const uint64_t now = now_ns();
     timeout = deadline_ <= now ? 0 : static_cast<int>((deadline_ - now) / kMillisecond + 1);
   }
-  poll(descriptors, 3, timeout);
+  if (poll(descriptors, 3, timeout) <= 0) return;
+  if ((descriptors[1].revents & POLLHUP) != 0) lane_gone_ = true;
+  if (descriptors[2].revents == 0) return;
+  uint64_t value;
+  [[maybe_unused]] const ssize_t ignored = read(wake_.get(), &value, sizeof value);
 }
 
 }  // namespace rdmakit::nbd

@@ -3,8 +3,8 @@
 //   client  <-- TLS -->  TlsPump  <-- socketpair -->  lane
 //
 // So the page path stays as it is: no lane ever allocates, locks or computes for TLS. The price is a copy and
-// a thread switch in each direction, and two buffers of kBuffer bytes. There are as many pumps as lanes at
-// most.
+// a thread switch in each direction, and two buffers of kBuffer bytes. A pump outlives its lane's connection
+// for as long as its client may take to receive what the lane has left, `parting` at most.
 #pragma once
 
 #include <array>
@@ -23,14 +23,15 @@ class TlsPump {
   static constexpr size_t kBuffer = 64 << 10;
 
   // Both sockets without blocking. `session` speaks over `outer`; the lane has the other end of `inner`.
-  TlsPump(std::unique_ptr<TlsSession> session, UniqueFd outer, UniqueFd inner);
+  // `parting`: ns.
+  TlsPump(std::unique_ptr<TlsSession> session, UniqueFd outer, UniqueFd inner, uint64_t parting);
   // Ends the connection if it still exists.
   ~TlsPump();
   // 0 or an errno value.
   int start();
   // The thread has ended, or is about to.
   bool finished() const { return finished_.load(std::memory_order_acquire); }
-  // From now on it has `kParting` to send the rest.
+  // From now on it has kStopping to send the rest.
   void stop();
 
  private:
@@ -52,6 +53,7 @@ class TlsPump {
   enum class Move { none, some, over };
 
   void run();
+  void end_within(uint64_t time);
   Move move();
   Move move_inwards();
   Move move_outwards();
@@ -63,7 +65,9 @@ class TlsPump {
   UniqueFd wake_;
   Flow inwards_;
   Flow outwards_;
+  const uint64_t parting_;
   bool tls_blocked_ = false;  // a send() waits
+  bool lane_gone_ = false;    // it has closed its end; what it has left may still be there
   uint64_t deadline_ = 0;     // 0: none
   std::atomic<bool> stopping_{false};
   std::atomic<bool> finished_{false};
