@@ -5,6 +5,9 @@ import { InvalidInputError } from '../command-line/invalid-input-error.js'
 import { nameOption } from '../files/paths.js'
 
 const HEADERS_TIMEOUT_MS = 5_000
+const ANSWER_TIMEOUT_MS = 10_000
+/** By itself Node.js looks for requests that are late only every 30 s. */
+const LATE_LOOK_MS = 1_000
 const MAXIMUM_CONNECTIONS = 32
 
 /** `host:port`, `[v6]:port`, or a port on loopback. @throws InvalidInputError */
@@ -30,13 +33,26 @@ export class MetricsEndpoint {
 
   /**
    * @param address as {@link parseAddress} reads it
+   * @param answerTimeout milliseconds in which a client must receive an answer: those that do not would hold all
+   *   connections, and refuse every other client
    * @throws InvalidInputError; EADDRINUSE and others of listen
    */
-  static async open(registry: Registry, address: string): Promise<MetricsEndpoint> {
+  static async open(
+    registry: Registry,
+    address: string,
+    answerTimeout = ANSWER_TIMEOUT_MS,
+  ): Promise<MetricsEndpoint> {
     const { host, port } = parseAddress(address, '--metrics')
     const server = createServer(
-      { headersTimeout: HEADERS_TIMEOUT_MS, requestTimeout: HEADERS_TIMEOUT_MS },
+      {
+        headersTimeout: HEADERS_TIMEOUT_MS,
+        requestTimeout: HEADERS_TIMEOUT_MS,
+        connectionsCheckingInterval: LATE_LOOK_MS,
+      },
       async (request, reply) => {
+        const late = setTimeout(() => request.socket.destroy(), answerTimeout).unref()
+        reply.once('close', () => clearTimeout(late))
+        reply.shouldKeepAlive = false
         request.resume()
         if (request.method !== 'GET' || request.url?.split('?')[0] !== '/metrics') {
           reply.statusCode = 404
@@ -53,6 +69,8 @@ export class MetricsEndpoint {
       },
     )
     server.maxConnections = MAXIMUM_CONNECTIONS
+    // Node.js would make all answers at once for a client that sends many requests and receives nothing.
+    server.maxRequestsPerSocket = 1
     await new Promise<void>((resolve, reject) => {
       server.once('error', (failure) => reject(nameOption(`--metrics ${address}`, failure)))
       server.listen(port, host, resolve)
