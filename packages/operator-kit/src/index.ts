@@ -4,7 +4,12 @@
  *
  * @packageDocumentation
  */
-export { argumentParser, integerInRange, secondsInRange } from './command-line/argument-parsers.js'
+export {
+  argumentParser,
+  integerInRange,
+  pathArgument,
+  secondsInRange,
+} from './command-line/argument-parsers.js'
 export { EXIT, ExitError, exitStatusOf, type KnowsExitStatus } from './command-line/exit-status.js'
 export { integerOf } from './command-line/integer-of.js'
 export { InvalidInputError } from './command-line/invalid-input-error.js'

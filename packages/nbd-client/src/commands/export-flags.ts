@@ -2,6 +2,9 @@ import { parseSizeInUnits } from '@rdmakit/operator-kit'
 import { UsageError } from '@rdmakit/verbs'
 import type { ExportOptions } from '../engine/export-options.js'
 
+/** Bytes of a name, and of a description (NBD's proto.md, "Values"). */
+const MAXIMUM_STRING = 4096
+
 /**
  * Reads an export as operators write it: `name[,offset=<size>][,size=<size>][,read-only][,description=<text>]`.
  * The description is the rest of the line, commas and all.
@@ -12,8 +15,11 @@ export function parseExport(text: string): ExportOptions {
   const [name = '', ...words] = head.split(',')
   const parsed: { -readonly [Key in keyof ExportOptions]: ExportOptions[Key] } = { name }
   if (description !== undefined) parsed.description = description
+  const given = new Set<string>()
   for (const word of words) {
-    const [key = '', value] = word.split('=')
+    const [, key = word, value] = /^([^=]*)=(.*)$/s.exec(word) ?? []
+    if (given.has(key)) throw new UsageError(`--export "${text}": "${key}" is given twice`)
+    given.add(key)
     if (key === 'read-only' && value === undefined) parsed.readOnly = true
     else if (key === 'size' && value !== undefined)
       parsed.size = parseSizeInUnits(value, `--export "${name}": size`, 4096)
@@ -24,7 +30,16 @@ export function parseExport(text: string): ExportOptions {
         `--export "${text}": "${word}" is not one of offset=<size>, size=<size>, read-only, description=<text>`,
       )
   }
+  checkString(name, '--export: its name')
+  checkString(description ?? '', `--export "${name}": its description`)
   return parsed
+}
+
+/** @param what names the option @throws UsageError */
+export function checkString(text: string, what: string): void {
+  const bytes = Buffer.byteLength(text)
+  if (bytes > MAXIMUM_STRING)
+    throw new UsageError(`${what} has ${bytes} bytes, and at most ${MAXIMUM_STRING}`)
 }
 
 /**

@@ -14,7 +14,7 @@ import { UsageError } from '@rdmakit/verbs'
 import { Option } from 'commander'
 import type { TlsOptions } from '../engine/export-options.js'
 import { installLastResort } from '../report/last-resort.js'
-import { checkExports, parseExport } from './export-flags.js'
+import { checkExports, checkString, parseExport } from './export-flags.js'
 import { stopSignal } from './stop-signal.js'
 import { type VolumeFlags, volumeOf, withVolume } from './volume-flags.js'
 
@@ -121,6 +121,7 @@ function tcpAddress(text: string): { host: string; port: number } {
 /** What serve offers: the whole volume, or the parts that --export names. */
 function exportsOf(options: ServeFlags, size: number) {
   const { exportName, readOnly } = options
+  checkString(exportName ?? '', '--export-name: it')
   if (options.export.length === 0) return [{ name: exportName ?? '', description: 'remote memory', readOnly }]
   if (exportName !== undefined || readOnly)
     throw new UsageError(

@@ -7,6 +7,7 @@ import {
   parseAddress,
   parseSize,
   parseSizeInUnits,
+  pathArgument,
 } from '@rdmakit/operator-kit'
 import type { BackupOptions, Compress } from '@rdmakit/remote-volume'
 import { readKeyFile } from '@rdmakit/swap-server'
@@ -79,6 +80,7 @@ export function withVolume(command: ProgramCommand): ProgramCommand {
     .option(
       '--state <folder>',
       'folder (on tmpfs) that keeps what the next nbd-client needs to continue with the volume when this one ends',
+      pathArgument,
     )
     .option(
       '--linger <seconds>',
@@ -95,6 +97,7 @@ export function withVolume(command: ProgramCommand): ProgramCommand {
     .option(
       '--backup <file>',
       'keep a copy in a local file or block device, and read it when no server has a page any more',
+      pathArgument,
     )
     .option(
       '--backup-queue <size>',

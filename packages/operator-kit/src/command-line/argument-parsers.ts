@@ -33,3 +33,12 @@ export function secondsInRange(minimum: number, maximum: number) {
     return value
   }
 }
+
+/**
+ * Options that are the path of a file or folder. An empty one is what a script gives whose variable is not set, and must not
+ * mean that there is none. @throws InvalidArgumentError
+ */
+export function pathArgument(text: string): string {
+  if (text === '') throw new InvalidArgumentError('It is empty; name a path, or leave the option out.')
+  return text
+}

@@ -1,4 +1,10 @@
-import { EXIT, integerInRange, type ProgramCommand, secondsInRange } from '@rdmakit/operator-kit'
+import {
+  EXIT,
+  integerInRange,
+  type ProgramCommand,
+  pathArgument,
+  secondsInRange,
+} from '@rdmakit/operator-kit'
 import { Option } from 'commander'
 import { serve } from './serve.js'
 import { uriOf } from './uri-argument.js'
@@ -58,7 +64,7 @@ export function addServe(program: ProgramCommand, typed: string): ProgramCommand
     )
     .optionsGroup('Output:')
     .option('--metrics <host:port>', 'serve Prometheus metrics here; a port alone means loopback')
-    .option('--audit-log <file>', 'append a JSON line for each session, allocation and refusal')
+    .option('--audit-log <file>', 'append a JSON line for each session, allocation and refusal', pathArgument)
     .addOption(
       new Option('--log-level <level>', 'level of the log on stderr').choices(LOG_LEVELS).default('warn'),
     )
