@@ -1,5 +1,6 @@
 import { Socket } from 'node:net'
 import { setTimeout as setTimer } from 'node:timers/promises'
+import { oneLineMessage } from '../output/one-line-message.js'
 
 /** What the manager may take to read what it is told. */
 const TIMEOUT_MS = 10_000
@@ -34,10 +35,12 @@ export interface ServiceNotifications {
 /** The functions that tell the manager of this process by way of `sendNotification`. */
 export function serviceNotifications(sendNotification: SendNotification): ServiceNotifications {
   const tell = (words: string[], failed: (reason: string) => void) => notify(sendNotification, words, failed)
+  // To the manager a second line of a failure's message would be an assignment of its own.
+  const status = (text: string) => `STATUS=${oneLineMessage(text)}`
   return {
-    notifyReady: (status, failed) => tell(['READY=1', `STATUS=${status}`], failed),
+    notifyReady: (text, failed) => tell(['READY=1', status(text)], failed),
     notifyMainProcess: (pid, failed) => tell([`MAINPID=${pid}`], failed),
-    notifyStatus: (status, failed) => tell([`STATUS=${status}`], failed),
+    notifyStatus: (text, failed) => tell([status(text)], failed),
     // Above what is waited for: closing takes time, too.
     notifyStopping: (milliseconds, failed) =>
       tell(['STOPPING=1', `EXTEND_TIMEOUT_USEC=${1000 * (milliseconds + END_MS)}`], failed),
