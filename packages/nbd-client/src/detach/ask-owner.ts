@@ -7,19 +7,32 @@ import { say } from '../report/log.js'
 import { FORCED_MS, sayWhoHasIt, until } from './gone.js'
 import { swappedTo, usesBesidesSwap } from './uses-besides-swap.js'
 
-/** Has the process that serves a device end it. `timeout`: seconds @throws Error: it has not, and why */
+/** The control socket is closed: the process is about to end, or has ended. */
+const CLOSED = ['ENOENT', 'ECONNREFUSED', 'ECONNRESET']
+
+/**
+ * Has the process that serves a device end it. `timeout`: seconds
+ * @returns false: it has ended without being asked, as at another detach or when it is killed, and may have left the device
+ * @throws Error: it has not, and why
+ */
 export async function askOwner(
   device: DeviceIdentity,
   owner: RunningClient,
   { timeout, force }: { readonly timeout: number; readonly force: boolean },
-): Promise<void> {
+): Promise<boolean> {
   const { pid } = owner
   const path = devicePath(device)
   // The exe link of a process that has ended is gone, even before the process is reaped.
   const ended = () => !existsSync(`/proc/${pid}/exe`)
   const deadline = performance.now() + timeout * 1000
   const rest = () => deadline - performance.now()
-  await owner.stop()
+  try {
+    await owner.stop()
+  } catch (failure) {
+    if (CLOSED.includes((failure as NodeJS.ErrnoException).code ?? '') && (await until(ended, rest())))
+      return false
+    throw failure
+  }
   // Its users are examined once its swap is off, which may take all of the time.
   await until(() => ended() || (force && swappedTo(device) === undefined), rest())
   if (force && !ended() && (await usesBesidesSwap(device, [pid], MOMENT_MS)).length === 0)
@@ -33,6 +46,7 @@ export async function askOwner(
       throw new Error(`${path} has not ended in ${FORCED_MS / 1000} s: ${await reasonOf(device, owner)}`)
   }
   await sayWhoHasIt(device)
+  return true
 }
 
 /** The reason why a device still exists that should have ended. */

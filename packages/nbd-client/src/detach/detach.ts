@@ -1,9 +1,9 @@
 import { EXIT, ExitError } from '@rdmakit/operator-kit'
-import { isOurMake } from '../kernel/device-identity.js'
+import { type DeviceIdentity, isOurMake } from '../kernel/device-identity.js'
 import { devicePath, parseDevice } from '../kernel/device-name.js'
 import { MOMENT_MS } from '../kernel/device-uses.js'
 import { askOwner } from './ask-owner.js'
-import { planDetach } from './detach-plan.js'
+import { type DetachFacts, planDetach } from './detach-plan.js'
 import { endHere } from './end-here.js'
 import { inKernel, processesOf } from './owner.js'
 import { swappedTo, usesBesidesSwap } from './uses-besides-swap.js'
@@ -21,16 +21,29 @@ export interface DetachOptions {
  */
 export async function detach(text: string, options: DetachOptions): Promise<void> {
   const name = parseDevice(text)
-  const path = devicePath(name)
   if (process.geteuid?.() !== 0) throw new ExitError('detach must be run as root', EXIT.forbidden)
   const { identifier, left } = inKernel(name)
   // From here on nothing is done to another device that gets the number.
   const device = { ...name, identifier: identifier ?? '' }
-  const isThere = identifier !== undefined && !left
+  let state: DetachFacts['device'] = identifier === undefined ? 'gone' : left ? 'left' : 'there'
+  while (!(await detachAs(state, device, options))) {
+    const now = inKernel(name)
+    if (now.identifier !== identifier) return
+    state = now.left ? 'left' : 'there'
+  }
+}
+
+/** @returns false: its process has ended meanwhile, which changes how it is detached @throws as {@link detach} */
+async function detachAs(
+  state: DetachFacts['device'],
+  device: DeviceIdentity,
+  options: DetachOptions,
+): Promise<boolean> {
+  const isThere = state === 'there'
   const { owner, hung } = isThere ? await processesOf(device, options) : { owner: undefined, hung: [] }
   const plan = planDetach({
-    path,
-    device: identifier === undefined ? 'gone' : left ? 'left' : 'there',
+    path: devicePath(device),
+    device: state,
     ours: owner !== undefined || isOurMake(device.identifier),
     owner: owner?.pid,
     silent: hung,
@@ -40,4 +53,5 @@ export async function detach(text: string, options: DetachOptions): Promise<void
   })
   if (plan === 'ask' && owner !== undefined) return await askOwner(device, owner, options)
   await endHere(plan, device, options.timeout * 1000)
+  return true
 }
