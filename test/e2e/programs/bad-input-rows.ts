@@ -101,6 +101,7 @@ export const ELSEWHERE = 'serve --connections 1 --server {open} --size 16M'
 
 export const NBD_CLIENT_ROWS: readonly Row[] = [
   ['', USAGE, /give a command: serve, attach, detach, upgrade, status or help/, 'command'],
+  ['--', USAGE, /give a command/, 'command'],
   ['srve', USAGE, /did you mean serve\?/],
   ['--nope', USAGE, /unknown option/],
   ['help srve', USAGE, /did you mean serve\?/, 'srve'],
@@ -252,6 +253,7 @@ export const NBD_CLIENT_ROWS: readonly Row[] = [
 
 export const RDMAKIT_ROWS: readonly Row[] = [
   ['', USAGE, /give a command: serve, attach, detach, .* or help/, 'command'],
+  ['--', USAGE, /give a command/, 'command'],
   ['sttus', USAGE, /unknown command 'sttus'; did you mean status\?/],
   ['swap-servr --memory 64M', USAGE, /did you mean swap-server\?/, 'swap-servr'],
   ['--size 16M', USAGE, /unknown option/, '--size'],

@@ -135,7 +135,8 @@ export async function runCommandLine(
   command?: string,
 ): Promise<void> {
   const [first] = words
-  if (command === undefined && first === undefined) {
+  // For no command but "--" commander would print all of the help.
+  if (command === undefined && (words.length === 1 ? first === '--' : first === undefined)) {
     const names = program.commands.map((each) => each.name())
     program.error(`give a command: ${names.slice(0, -1).join(', ')} or ${names.at(-1)}`)
   }
