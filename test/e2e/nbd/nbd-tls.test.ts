@@ -140,6 +140,8 @@ describe('what is wrong with the options', () => {
     chmodSync(path('open.psk'), 0o644)
     must('cp', ['-r', certificates, path('open')])
     chmodSync(join(path('open'), 'server-key.pem'), 0o644)
+    must('cp', ['-r', certificates, path('written')])
+    chmodSync(join(path('written'), 'ca-cert.pem'), 0o664)
   })
   it.each([
     [64, 'an unknown mode', ['--tls', 'maybe'], /off, on, require/],
@@ -162,6 +164,12 @@ describe('what is wrong with the options', () => {
       'a private key that others can read',
       ['--tls', 'on', '--tls-certificates', path('open')],
       /server-key\.pem is open to others \(mode 644\); run chmod 600/,
+    ],
+    [
+      78,
+      'an authority that others can write',
+      ['--tls', 'on', '--tls-certificates', path('written'), '--tls-verify-peer'],
+      /ca-cert\.pem can be written by others \(mode 664\); run chmod go-w/,
     ],
     [
       78,

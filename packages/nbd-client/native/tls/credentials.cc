@@ -26,14 +26,14 @@ bool readable(const std::string& file, std::string& why) {
   return false;
 }
 
-// A secret file must also be inaccessible to all other users.
-bool kept_secret(const std::string& file, std::string& why) {
+// `check` is check_private for a secret file, or check_unwritable.
+bool is_safe(const std::string& file, int (*check)(int, const std::string&, std::string&), std::string& why) {
   const UniqueFd opened(open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!opened) {
     why = file + ": " + strerror(errno);
     return false;
   }
-  return check_private(opened.get(), file, why) == 0 && check_folder(file, why) == 0;
+  return check(opened.get(), file, why) == 0 && check_folder(file, why) == 0;
 }
 
 // Called by GnuTLS. 0: `key`, which it frees; 1: there is no such client (it continues with a random key, so
@@ -83,7 +83,7 @@ bool TlsCredentials::load_certificates(const TlsOptions& options, std::string& w
   const std::string certificate = options.certificates + "/server-cert.pem";
   const std::string key = options.certificates + "/server-key.pem";
   const std::string authority = options.certificates + "/ca-cert.pem";
-  if (!readable(certificate, why) || !kept_secret(key, why)) return false;
+  if (!readable(certificate, why) || !is_safe(key, check_private, why)) return false;
   int error = library_.certificate_allocate_credentials(&certificates_);
   if (error == GNUTLS_E_SUCCESS)
     error = library_.certificate_set_x509_key_file(certificates_, certificate.c_str(), key.c_str(),
@@ -93,7 +93,8 @@ bool TlsCredentials::load_certificates(const TlsOptions& options, std::string& w
     return false;
   }
   if (!options.verify_peer) return true;
-  if (!readable(authority, why)) return false;
+  // Who can write it can let any client in.
+  if (!is_safe(authority, check_unwritable, why)) return false;
   const int found =
       library_.certificate_set_x509_trust_file(certificates_, authority.c_str(), GNUTLS_X509_FMT_PEM);
   if (found > 0) return true;

@@ -13,7 +13,8 @@ struct TlsOptions {
   TlsMode mode = TlsMode::off;
   // One of the two. A folder with server-cert.pem, server-key.pem and ca-cert.pem (the names that nbdkit
   // and qemu use), or a file with a line "name:hex key" for each client, as psktool writes it
-  // (shared_keys.h). No other user may have access to server-key.pem, or to the file (private_file.h).
+  // (shared_keys.h). No other user may have access to server-key.pem, or to the file, nor write ca-cert.pem
+  // where it decides who is let in (private_file.h).
   std::string certificates = {};
   std::string shared_keys = {};
   // With certificates: a client must have one that ca-cert.pem has signed.

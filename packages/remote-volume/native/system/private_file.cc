@@ -49,6 +49,16 @@ int check_private(int file, const std::string& path, std::string& why) {
                      path + " is open to others (mode " + octal(status.st_mode) + "); run chmod 600 " + path);
 }
 
+int check_unwritable(int file, const std::string& path, std::string& why) {
+  struct stat status;
+  if (fstat(file, &status) != 0) return with_reason(why, errno, path + ": " + strerror(errno));
+  if (!is_ours(status)) return belongs_to_another(path, status, why);
+  if ((status.st_mode & 0022u) == 0) return 0;
+  return with_reason(
+      why, EPERM,
+      path + " can be written by others (mode " + octal(status.st_mode) + "); run chmod go-w " + path);
+}
+
 int check_folder(const std::string& path, std::string& why) {
   const std::string folder = folder_of(path);
   struct stat status;

@@ -16,6 +16,9 @@ int open_private(const std::string& path, int flags, UniqueFd& file);
 // with `path`, and the command that fixes it. A block device may be open to its group, as udev makes it.
 int check_private(int file, const std::string& path, std::string& why);
 
+// The same for a file that others may read, but not write.
+int check_unwritable(int file, const std::string& path, std::string& why);
+
 // The same for the folder of `path`: others may not rename its files, unless it is sticky, as /tmp is.
 int check_folder(const std::string& path, std::string& why);
 
