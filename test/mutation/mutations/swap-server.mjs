@@ -79,10 +79,18 @@ export const mutations = [
   {
     name: 'server-ends-while-clients-move',
     file: source('server/memory/reclaim'),
-    find: 'this.#round === undefined && this.#moving.size === 0 &&',
-    replace: 'this.#round === undefined &&',
+    find: 'this.#round !== undefined || this.#moving.size > 0 ||',
+    replace: 'this.#round !== undefined ||',
     why: 'A server that is stopped ends while its clients are moving what they have there.',
     tests: ['unit test/e2e/failures/ending.test.ts'],
+  },
+  {
+    name: 'server-ends-before-clients-answer',
+    file: source('server/memory/reclaim'),
+    find: 'answered = isAnswer(failure)',
+    replace: 'answered = true',
+    why: 'A server that is stopped takes a client that answers late for one that refuses, and ends with its memory.',
+    tests: ['unit packages/swap-server/test/memory/drain.test.ts'],
   },
   {
     name: 'second-signal-waits-too',

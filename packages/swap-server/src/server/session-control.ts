@@ -78,6 +78,7 @@ export class SessionControl implements SlabOwner {
     void connection.closed.then((reason) => {
       if (this.#connection === connection) this.#session.loseControl(reason?.message ?? 'the client left')
     })
+    this.#host.lending.reclaim.resumed(this)
     void before?.close({ drain: false })
   }
 

@@ -1,3 +1,4 @@
+import { VerbsError } from '@rdmakit/verbs'
 import type { Logger } from 'pino'
 
 /** A session, as far as giving memory back goes. */
@@ -29,11 +30,19 @@ export interface ReclaimOptions {
 const MORE_CANDIDATES = 5
 /** Slabs asked for in one round; the next one sees what became of them. */
 const MAX_ROUND = 64
-/** A slab that its owner cannot move now is not asked for again so soon. */
+/** A slab that its owner cannot move now, or was not asked for by its current process, is not asked for so soon. */
 const REFUSED_REST_MS = 5_000
 /** Nor is one whose owner said that it would move it and did not. */
 const STALLED_REST_MS = 60_000
 const WARN_INTERVAL_MS = 30_000
+
+/** A slab that is not asked for. */
+interface Rest {
+  /** of performance.now() */
+  readonly until: number
+  /** its owner has said that it cannot move it; otherwise it has not said so, or not done what it said */
+  readonly refused: boolean
+}
 
 /**
  * Gets slabs back from their owners, the least active ones first. It never takes one: the device does not ask
@@ -45,8 +54,7 @@ export class Reclaim {
   readonly #timer: NodeJS.Timeout
   /** slabs that owners said they would move */
   readonly #moving = new Map<number, SlabOwner>()
-  /** slabs that are not asked for, until then */
-  readonly #resting = new Map<number, number>()
+  readonly #resting = new Map<number, Rest>()
   /** when each owner was asked, or freed something, last */
   readonly #progress = new Map<SlabOwner, number>()
   #wanted = 0
@@ -77,9 +85,17 @@ export class Reclaim {
     return Math.max(0, this.#wanted - this.#moving.size)
   }
 
-  /** No owner moves slabs, and none can be asked now: lent slabs stay lent. */
+  /**
+   * No owner moves slabs, and those that can be asked have refused: lent slabs stay lent. An owner that was asked and did
+   * not answer, or is slower than `patience`, may be moving them.
+   */
   get exhausted(): boolean {
-    return this.#round === undefined && this.#moving.size === 0 && this.#draw(1).size === 0
+    if (this.#round !== undefined || this.#moving.size > 0 || this.#draw(1).size > 0) return false
+    for (const owner of this.#options.owners()) {
+      if (!owner.present) continue
+      for (const id of owner.slabIds) if (this.#resting.get(id)?.refused === false) return false
+    }
+    return true
   }
 
   /** The number of slabs that should come back, including those being moved; replaces the previous number. */
@@ -104,6 +120,17 @@ export class Reclaim {
     }
   }
 
+  /**
+   * Another process has the owner's session: it does not know what the one before said it would move. It is asked when it
+   * has had time to learn what it holds; until then it would refuse.
+   */
+  resumed(owner: SlabOwner): void {
+    this.#progress.delete(owner)
+    const ids = [...owner.slabIds]
+    for (const id of ids) this.#moving.delete(id)
+    this.#rest(ids, false)
+  }
+
   close(): void {
     this.#closed = true
     clearInterval(this.#timer)
@@ -111,7 +138,7 @@ export class Reclaim {
 
   #look(): void {
     const now = performance.now()
-    for (const [id, until] of this.#resting) if (until <= now) this.#resting.delete(id)
+    for (const [id, { until }] of this.#resting) if (until <= now) this.#resting.delete(id)
     const moving = new Set(this.#moving.values())
     for (const [owner, since] of this.#progress) {
       if (!moving.has(owner)) this.#progress.delete(owner)
@@ -126,7 +153,7 @@ export class Reclaim {
     for (const [id, of] of this.#moving) {
       if (of !== owner) continue
       this.#moving.delete(id)
-      this.#resting.set(id, now + STALLED_REST_MS)
+      this.#resting.set(id, { until: now + STALLED_REST_MS, refused: false })
       slabs++
     }
     this.#options.log.warn({ client: owner.client, slabs }, 'a client moves none of its slabs; asking others')
@@ -185,7 +212,7 @@ export class Reclaim {
           const answer = await owner.activity(ids)
           for (const [at, id] of ids.entries()) idle.set(id, answer[at] ?? 0)
         } catch (failure) {
-          this.#rest(ids)
+          this.#rest(ids, isAnswer(failure))
           this.#options.log.warn({ client: owner.client, err: failure }, 'a client does not report its slabs')
         }
       }),
@@ -195,29 +222,32 @@ export class Reclaim {
 
   async #ask(owner: SlabOwner, chosen: readonly number[]): Promise<void> {
     const held = new Set(owner.slabIds)
-    const ids = chosen.filter((id) => held.has(id))
+    // Those that rest now have another process since they were drawn.
+    const ids = chosen.filter((id) => held.has(id) && !this.#resting.has(id))
     if (ids.length === 0) return
     // Before the answer: the first Free may be handled before it.
     for (const id of ids) this.#moving.set(id, owner)
     this.#progress.set(owner, performance.now())
     let accepted: readonly number[] = []
+    let answered = true
     try {
       accepted = await owner.reclaim(ids)
     } catch (failure) {
+      answered = isAnswer(failure)
       this.#options.log.warn({ client: owner.client, err: failure }, 'cannot ask a client for its slabs')
     }
     const refused = ids.filter((id) => this.#moving.has(id) && !accepted.includes(id))
     for (const id of refused) this.#moving.delete(id)
-    this.#rest(refused)
+    this.#rest(refused, answered)
     this.#options.log.info(
       { client: owner.client, asked: ids.length, accepted: accepted.length },
       'asked for slabs back',
     )
   }
 
-  #rest(ids: readonly number[]): void {
+  #rest(ids: readonly number[], refused: boolean): void {
     const until = performance.now() + REFUSED_REST_MS
-    for (const id of ids) this.#resting.set(id, until)
+    for (const id of ids) this.#resting.set(id, { until, refused })
   }
 
   #warn(): void {
@@ -229,6 +259,11 @@ export class Reclaim {
       'more memory is needed than owners can move elsewhere',
     )
   }
+}
+
+/** What the client has answered, if only with nonsense; not that it has not answered in time, or that its connection broke. */
+function isAnswer(failure: unknown): boolean {
+  return !(failure instanceof VerbsError)
 }
 
 function byOwner(slabs: Iterable<readonly [number, SlabOwner]>): Map<SlabOwner, number[]> {

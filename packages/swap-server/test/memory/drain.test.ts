@@ -1,0 +1,109 @@
+// A server that is to end, with clients who do not answer as they should: what they have here is lost if it does not wait.
+// A second each, for the server looks once a second who may be asked again.
+import { VerbsError } from '@rdmakit/verbs'
+import { afterEach, beforeEach, expect, it, vi } from 'vitest'
+import { eventually } from '../../../../test/eventually.js'
+import { type RemoteSlab, SwapServer, SwapServerSession } from '../../src/index.js'
+import { SessionControl } from '../../src/server/session-control.js'
+import { MIB, ownClock } from '../fixture.js'
+
+const REST_MS = 5_000
+
+let server: SwapServer
+let uri: string
+const open: SwapServerSession[] = []
+beforeEach(async () => {
+  server = new SwapServer({ memory: 4 * MIB, slabSize: MIB, lending: { interval: 20, patience: 1_000 } })
+  uri = await server.listen('iwarp://127.0.0.1:0')
+})
+afterEach(async () => {
+  vi.restoreAllMocks()
+  await Promise.all(open.splice(0).map((session) => session.close()))
+  await server.close()
+})
+
+/** Moves what it is asked for: away from here, at least. */
+function obliging(session: SwapServerSession, slabs: readonly RemoteSlab[]): void {
+  session.onServerRequest({
+    activity: (ids) => ids.map(() => 0),
+    reclaim: (ids) => {
+      void session.free(slabs.filter(({ id }) => ids.includes(id)))
+      return ids
+    },
+  })
+}
+
+async function session(): Promise<SwapServerSession> {
+  const made = await SwapServerSession.open([uri], { linger: 60_000 })
+  open.push(made)
+  return made
+}
+
+/** Drains it, and passes the time until it has ended. @returns bytes that are still lent */
+async function drained(pass: (milliseconds: number) => void): Promise<number> {
+  let over = false
+  const end = server.lending.drain(new AbortController().signal).then(() => {
+    over = true
+  })
+  await eventually(() => {
+    if (!over) pass(REST_MS / 10)
+    return over
+  })
+  await end
+  return server.lending.lent
+}
+
+const late = () => new VerbsError('ETIMEDOUT', 'request', 'connection', 'not answered in time')
+
+it.each(['activity', 'reclaim'] as const)(
+  'a client that is late to answer about %s is asked again',
+  async (about) => {
+    const client = await session()
+    obliging(client, await client.allocate(2))
+    const asked = vi.spyOn(SessionControl.prototype, about).mockRejectedValueOnce(late())
+    expect(await drained(ownClock())).toBe(0)
+    expect(asked.mock.calls.length).toBeGreaterThan(1)
+  },
+)
+
+it('a client is waited for that moves a slab for longer than others are patient', async () => {
+  const client = await session()
+  const slabs = await client.allocate(2)
+  client.onServerRequest({ activity: (ids) => ids.map(() => 0), reclaim: (ids) => ids })
+  const end = server.lending.drain(new AbortController().signal)
+  await eventually(() => server.lending.reclaim.moving === 2)
+  const pass = ownClock()
+  await eventually(() => {
+    pass(500)
+    return server.lending.reclaim.moving === 0
+  })
+  expect(server.lending.reclaim.exhausted).toBe(false)
+  await client.free(slabs)
+  await end
+  expect(server.lending.lent).toBe(0)
+})
+
+it('a client that cannot move anything is not waited for', async () => {
+  await (await session()).allocate(1)
+  expect(await drained(ownClock())).toBe(MIB)
+})
+
+it('a process that takes a session up is asked for what the one before it said it would move', async () => {
+  const before = await session()
+  await before.allocate(2)
+  before.onServerRequest({ activity: (ids) => ids.map(() => 0), reclaim: (ids) => ids })
+  const pass = ownClock()
+  const end = server.lending.drain(new AbortController().signal)
+  await eventually(() => server.lending.reclaim.moving === 2)
+  const after = await SwapServerSession.resume([uri], before.identity)
+  open.push(after)
+  // Until it knows what it holds it is not asked, for it would refuse.
+  const { reclaim } = server.lending
+  expect([reclaim.moving, reclaim.exhausted]).toEqual([0, false])
+  obliging(after, await after.list())
+  await eventually(() => {
+    pass(REST_MS / 10)
+    return server.lending.lent === 0
+  })
+  await end
+})
