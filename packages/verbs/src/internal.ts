@@ -7,4 +7,4 @@
 export { onAbort } from './base/abort.js'
 export { registrable } from './base/bytes.js'
 export { CallbackScope } from './base/callback-scope.js'
-export { type Deferred, deferred, within } from './base/deferred.js'
+export { type Deferred, deferred, LONGEST_MS, milliseconds, within } from './base/deferred.js'

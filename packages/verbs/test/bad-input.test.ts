@@ -67,6 +67,40 @@ describe('bad input is refused before a device sees it', () => {
     },
   )
 
+  it.each([Number.NaN, 0, -1, 2 ** 31, '5' as unknown as number])('a timeout of %s', async (timeout) => {
+    const listener = await Listener.listen('iwarp://127.0.0.1:0', () => {})
+    const id = await ConnectionId.resolve(listener.uri)
+    const sendQueue = id.context.createCompletionQueue({ entries: 16 })
+    id.createQueuePair(id.context.allocateProtectionDomain(), { sendQueue })
+    const refused = { name: 'UsageError', message: expect.stringContaining(`not ${timeout}`) }
+    await expect(id.connect({ timeout })).rejects.toMatchObject(refused)
+    await expect(id.accept({ timeout })).rejects.toMatchObject(refused)
+    await expect(ConnectionId.resolve(listener.uri, { timeout })).rejects.toMatchObject(refused)
+    await expect(Listener.listen('iwarp://127.0.0.1:0', () => {}, { timeout })).rejects.toMatchObject(refused)
+    id.close()
+    listener.close()
+  })
+
+  it('for ever is a timeout too', async () => {
+    const timeout = Number.POSITIVE_INFINITY
+    const listener = await Listener.listen(
+      'iwarp://localhost:0',
+      async ({ id }) => {
+        id.createQueuePair(protectionDomain, { sendQueue: context.createCompletionQueue({ entries: 16 }) })
+        // Longer than the millisecond for which Node takes a time that is too long for it.
+        await new Promise((resolve) => setTimeout(resolve, 20))
+        await id.accept({ timeout })
+      },
+      { timeout },
+    )
+    const id = await ConnectionId.resolve(listener.uri, { timeout })
+    const sendQueue = id.context.createCompletionQueue({ entries: 16 })
+    id.createQueuePair(id.context.allocateProtectionDomain(), { sendQueue })
+    expect(await id.connect({ timeout })).toHaveLength(0)
+    id.close()
+    listener.close()
+  })
+
   it.each([
     ['a SharedArrayBuffer', new SharedArrayBuffer(4096)],
     ['a number', 4096],

@@ -125,7 +125,7 @@ export const mutations = [
   {
     name: 'lookup-outlives-its-deadline',
     file: 'packages/verbs/src/connection/addresses.ts',
-    find: 'return inTurn(await within(found, timeout, late, signal))',
+    find: 'return inTurn(await within(found, limit, late, signal))',
     replace: 'return inTurn(await within(found, timeout * 1_000, late, signal))',
     why: 'Connecting by name waits for other work that keeps the thread pool of libuv busy.',
     tests: ['unit packages/verbs/test/names.test.ts'],

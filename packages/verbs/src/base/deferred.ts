@@ -1,5 +1,6 @@
 import { clearImmediate, clearTimeout, setImmediate, setTimeout } from 'node:timers'
 import { onAbort } from './abort.js'
+import { UsageError } from './errors.js'
 
 /** A promise and the functions that settle it (`Promise.withResolvers` of Node 22). */
 export interface Deferred<T> {
@@ -22,10 +23,23 @@ export function deferred<T>(): Deferred<T> {
   return { promise, resolve, reject }
 }
 
+/** @internal the longest that a timer runs, 25 days; Node takes what is longer for 1 ms */
+export const LONGEST_MS = 2 ** 31 - 1
+
+/**
+ * @internal `value`, if it is a time that can be waited for: milliseconds above 0 to {@link LONGEST_MS}, which
+ * is what Infinity counts as
+ */
+export function milliseconds(name: string, value: number): number {
+  if (value === Number.POSITIVE_INFINITY) return LONGEST_MS
+  if (typeof value === 'number' && value > 0 && value <= LONGEST_MS) return value
+  throw new UsageError(`${name} must be milliseconds above 0, at most 2^31 − 1, or Infinity, not ${value}`)
+}
+
 const LATE = Symbol('late')
 
 /**
- * Waits for `promise` at most `timeoutMs`, less when `signal` aborts. The losing promise is not
+ * Waits for `promise` at most `timeoutMs` (see {@link milliseconds}), less when `signal` aborts. The losing promise is not
  * left unhandled. What was there when the time was up counts, also if this thread stood still until later (it was
  * stopped, or computed): timers run before what has come from outside, so that has a turn of the event loop first.
  */

@@ -1,6 +1,6 @@
 import { lookup } from 'node:dns/promises'
 import { isIP } from 'node:net'
-import { within } from '../base/deferred.js'
+import { milliseconds, within } from '../base/deferred.js'
 import { VerbsError } from '../base/errors.js'
 
 /**
@@ -8,13 +8,14 @@ import { VerbsError } from '../base/errors.js'
  * so that a family that leads nowhere costs one attempt (RFC 8305, section 4; net.connect does the same). The path of a
  * socket is one itself. The lookup has a thread of libuv's pool, which others may keep busy: whoever waits for it does
  * not wait longer than `timeout` for that.
- * @throws VerbsError ENOTFOUND, ETIMEDOUT; the signal's reason
+ * @throws UsageError for a bad timeout; VerbsError ENOTFOUND, ETIMEDOUT; the signal's reason
  */
 export async function addressesOf(
   host: string,
   object: string,
   { signal, timeout }: { readonly signal?: AbortSignal | undefined; readonly timeout: number },
 ): Promise<readonly string[]> {
+  const limit = milliseconds('timeout', timeout)
   signal?.throwIfAborted()
   if (host.startsWith('/') || isIP(host) !== 0) return [host]
   const fail = (code: string, detail: string) => new VerbsError(code, 'getaddrinfo', object, detail)
@@ -22,7 +23,7 @@ export async function addressesOf(
     throw fail('ENOTFOUND', `unknown host "${host}"`)
   })
   const late = () => fail('ETIMEDOUT', `nothing is known of host "${host}" yet`)
-  return inTurn(await within(found, timeout, late, signal))
+  return inTurn(await within(found, limit, late, signal))
 }
 
 function inTurn(found: readonly { readonly address: string; readonly family: number }[]): string[] {

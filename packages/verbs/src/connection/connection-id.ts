@@ -1,6 +1,6 @@
 import { getDefaultAutoSelectFamilyAttemptTimeout } from 'node:net'
 import { copyOfBytes } from '../base/bytes.js'
-import { type Deferred, deferred, within } from '../base/deferred.js'
+import { type Deferred, deferred, milliseconds, within } from '../base/deferred.js'
 import { ConnectionRejectedError, calling, errorOfStatus, UsageError, VerbsError } from '../base/errors.js'
 import { HoldingResource } from '../base/loop-hold.js'
 import { Context } from '../device/context.js'
@@ -18,7 +18,7 @@ const NOTHING = new Uint8Array()
 export interface WaitOptions {
   /** ends the wait with its reason */
   readonly signal?: AbortSignal | undefined
-  /** milliseconds, default 5000 */
+  /** milliseconds above 0, at most 2^31 − 1, or Infinity, which means 2^31 − 1; default 5000 */
   readonly timeout?: number | undefined
 }
 
@@ -65,13 +65,14 @@ export class ConnectionId extends HoldingResource {
    * Resolves address and route of `uri`, and so finds the device with a route to it (rdma_resolve_addr(3),
    * rdma_resolve_route(3)). Of a name with several addresses, the first one that a device reaches is used; over `iwarp`
    * {@link connect} tries all of them in order, as Node's net does.
-   * @throws UsageError for a bad URI; VerbsError ENODEV when no RDMA device reaches it, ETIMEDOUT,
+   * @throws UsageError for a bad URI or timeout; VerbsError ENODEV when no RDMA device reaches it, ETIMEDOUT,
    *   ENOTFOUND for an unknown host name; the signal's reason
    */
   static async resolve(
     uri: string,
-    { signal, timeout = DEFAULT_TIMEOUT_MS }: WaitOptions = {},
+    { signal, timeout: wanted = DEFAULT_TIMEOUT_MS }: WaitOptions = {},
   ): Promise<ConnectionId> {
+    const timeout = milliseconds('timeout', wanted)
     const endpoint = parseUri(uri)
     if (endpoint.port === 0 && endpoint.provider !== 'shm')
       throw new UsageError(`"${uri}" names port 0; a peer listens on a real port`)
@@ -82,7 +83,7 @@ export class ConnectionId extends HoldingResource {
     if (endpoint.provider !== 'ibverbs')
       return await ConnectionId.#resolve(endpoint, hosts, description, { signal, timeout })
     for (const [at, host] of hosts.entries()) {
-      const left = Math.max(1, deadline - performance.now())
+      const left = Math.min(timeout, Math.max(1, deadline - performance.now()))
       const isLast = at === hosts.length - 1
       const patience = isLast ? left : Math.min(left, getDefaultAutoSelectFamilyAttemptTimeout())
       try {
@@ -104,7 +105,7 @@ export class ConnectionId extends HoldingResource {
     try {
       const event = await id.#do('rdma_resolve_addr', timeout, signal, () => {
         for (const other of others) native.idAddAlternative(id.handle, other, port)
-        native.idResolve(id.handle, host as string, port, timeout)
+        native.idResolve(id.handle, host as string, port, Math.ceil(timeout))
       })
       if (event.type !== 'route_resolved') throw id.#failure('rdma_resolve_addr', event.status)
       id.#context = Context.from(native.idContext(id.handle))
@@ -154,7 +155,7 @@ export class ConnectionId extends HoldingResource {
    * Connects (rdma_connect(3)).
    * @returns the acceptor's private data
    * @throws ConnectionRejectedError when the peer rejects; VerbsError ECONNREFUSED when nothing listens, ETIMEDOUT without
-   * an answer
+   * an answer; UsageError for a bad option; the signal's reason
    */
   async connect(options: ConnectOptions = {}): Promise<Uint8Array> {
     const { responderResources = 0, initiatorDepth = 0 } = options
@@ -217,6 +218,7 @@ export class ConnectionId extends HoldingResource {
     signal: AbortSignal | undefined,
     call: () => void,
   ): Promise<NativeCmEvent> {
+    const limit = milliseconds('timeout', timeout ?? DEFAULT_TIMEOUT_MS)
     if (this.#step !== undefined) throw new UsageError(`${this.description} is busy with another step`)
     signal?.throwIfAborted()
     const step = deferred<NativeCmEvent>()
@@ -226,7 +228,7 @@ export class ConnectionId extends HoldingResource {
       calling(this.description, call)
       return await within(
         step.promise,
-        timeout ?? DEFAULT_TIMEOUT_MS,
+        limit,
         () => new VerbsError('ETIMEDOUT', verb, this.description, 'the peer does not answer'),
         signal,
       )

@@ -107,7 +107,7 @@ export class Listener extends HoldingResource {
    * Listens at `uri`, for a name at its first address; port 0 takes any free one.
    * @param onRequest called for each request, in the context (AsyncLocalStorage) in which the listener was created; if
    * it throws, that connection is closed and `onError` gets the error
-   * @throws UsageError for a bad URI; VerbsError EADDRINUSE, EADDRNOTAVAIL, ENOTFOUND and ETIMEDOUT of a name, or
+   * @throws UsageError for a bad URI or timeout; VerbsError EADDRINUSE, EADDRNOTAVAIL, ENOTFOUND and ETIMEDOUT of a name, or
    *   ENODEV when this machine has no RDMA device for `rdma://`; the signal's reason
    */
   static async listen(
