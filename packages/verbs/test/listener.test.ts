@@ -1,7 +1,8 @@
 // Exceptions of a program's own handler of requests.
 import { spawnSync } from 'node:child_process'
-import { afterEach, expect, it } from 'vitest'
+import { afterEach, expect, it, onTestFinished, vi } from 'vitest'
 import { ConnectionId, type ConnectionRequest, Listener, VerbsError } from '../src/index.js'
+import { native } from '../src/native.js'
 
 const open: { close(): void }[] = []
 afterEach(() => {
@@ -49,6 +50,38 @@ it('who asked is known also when the request is over, for the log', async () => 
     peers.push(request.peerUri)
   })
   expect(peers).toEqual([expect.stringMatching(/^iwarp:\/\/127\.0\.0\.1:\d+$/)])
+})
+
+it('a request that is over has no id, as its error says', async () => {
+  const { heard } = await asked((request) => {
+    request.reject()
+    request.id
+  })
+  expect(await heard).toMatchObject({
+    name: 'VerbsError',
+    code: 'ENODEV',
+    object: expect.stringMatching(/^request of iwarp:/),
+  })
+})
+
+it('an end of a connection whose device is gone says so', async () => {
+  const gone = () =>
+    vi.spyOn(native, 'idContext').mockImplementationOnce(() => {
+      const why = { code: 'ENODEV', verb: 'rdma_resolve_addr', detail: 'no such device' }
+      throw Object.assign(new Error('a failure of the addon'), why)
+    })
+  onTestFinished(() => {
+    vi.restoreAllMocks()
+  })
+  const expected = { name: 'VerbsError', code: 'ENODEV' }
+  const { heard } = await asked((request) => {
+    gone()
+    request.id
+  })
+  expect(await heard).toMatchObject({ ...expected, object: expect.stringMatching(/^connection from iwarp:/) })
+  gone()
+  const object = 'connection to iwarp://127.0.0.1:7'
+  await expect(ConnectionId.resolve('iwarp://127.0.0.1:7')).rejects.toMatchObject({ ...expected, object })
 })
 
 /** A program whose handler throws `thrown`, and that says what becomes of it. */

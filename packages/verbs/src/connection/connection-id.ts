@@ -5,7 +5,7 @@ import { ConnectionRejectedError, calling, errorOfStatus, UsageError, VerbsError
 import { HoldingResource } from '../base/loop-hold.js'
 import { Context } from '../device/context.js'
 import type { ProtectionDomain } from '../device/protection-domain.js'
-import { type Handle, type NativeCmEvent, native, type ProviderName } from '../native.js'
+import { type Handle, type NativeAddress, type NativeCmEvent, native, type ProviderName } from '../native.js'
 import { QueuePair, type QueuePairOptions } from '../queue-pair/queue-pair.js'
 import { addressesOf } from './addresses.js'
 import { type Endpoint, formatUri, parseUri } from './uri.js'
@@ -108,7 +108,7 @@ export class ConnectionId extends HoldingResource {
         native.idResolve(id.handle, host as string, port, Math.ceil(timeout))
       })
       if (event.type !== 'route_resolved') throw id.#failure('rdma_resolve_addr', event.status)
-      id.#context = Context.from(native.idContext(id.handle))
+      id.#context = calling(description, () => Context.from(native.idContext(id.handle)))
       return id
     } catch (failure) {
       id.close()
@@ -116,12 +116,16 @@ export class ConnectionId extends HoldingResource {
     }
   }
 
-  /** @internal the id of a connection request */
-  static incoming(handle: Handle, provider: ProviderName): ConnectionId {
-    const peer = native.idPeerAddress(handle)
-    const id = new ConnectionId(handle, provider, `connection from ${formatUri({ provider, ...peer })}`)
-    id.#context = Context.from(native.idContext(handle))
-    return id
+  /** @internal the id of a connection request of `peer` @throws VerbsError when it is over */
+  static incoming(handle: Handle, provider: ProviderName, peer: NativeAddress): ConnectionId {
+    const description = `connection from ${formatUri({ provider, ...peer })}`
+    return calling(description, () => {
+      // First what a request that is over does not have.
+      const context = Context.from(native.idContext(handle))
+      const id = new ConnectionId(handle, provider, description)
+      id.#context = context
+      return id
+    })
   }
 
   /** The device that this connection runs on. */

@@ -31,7 +31,9 @@ export class ConnectionRequest {
 
   /** the acceptor's end @throws VerbsError ENODEV when the request is over by now */
   get id(): ConnectionId {
-    this.#id ??= ConnectionId.incoming(this.#handle, this.#provider)
+    if (this.#id === undefined && this.#over)
+      throw new VerbsError('ENODEV', 'rdma_get_cm_event', `request of ${this.peerUri}`, 'it is over')
+    this.#id ??= ConnectionId.incoming(this.#handle, this.#provider, this.#peer)
     return this.#id
   }
 
