@@ -41,7 +41,11 @@ export class SessionConnections {
   /** Ends all of them. Resolves when the control connection has ended. */
   async end(): Promise<void> {
     for (const id of [...this.#data]) {
-      id.disconnect()
+      try {
+        id.disconnect()
+      } catch {
+        // Its device is lost: there is nothing to disconnect.
+      }
       id.close()
     }
     await this.control.close()
