@@ -1,5 +1,6 @@
 import type { ConnectionId } from '@rdmakit/verbs'
 import type { ControlConnection } from '../protocol/control-connection.js'
+import { SwapServerError } from './server-replies.js'
 
 /** The client's end of a control connection. */
 export interface ClientControlConnection extends ControlConnection {
@@ -13,6 +14,7 @@ export interface ClientControlConnection extends ControlConnection {
 export class SessionConnections {
   readonly control: ClientControlConnection
   readonly #data = new Set<ConnectionId>()
+  readonly #cancelled = new AbortController()
   #referenced = true
 
   constructor(control: ClientControlConnection) {
@@ -25,6 +27,16 @@ export class SessionConnections {
     for (const one of [this.control, ...this.#data])
       if (referenced) one.ref()
       else one.unref()
+  }
+
+  /** For data connections that are being made: aborts when there are to be no more. */
+  get cancelled(): AbortSignal {
+    return this.#cancelled.signal
+  }
+
+  /** Ends data connections that are being made, and lets none be made any more. */
+  cancel(): void {
+    this.#cancelled.abort(new SwapServerError('ECANCELED', 'this side has ended the session'))
   }
 
   /** Takes a data connection that is established. @param ended called when it has ended, with the reason if there is one */

@@ -275,12 +275,18 @@ export class SwapServerSession {
     return query
   }
 
-  /** Opens a queue pair on which this session's slabs can be read and written. */
+  /**
+   * Opens a queue pair on which this session's slabs can be read and written.
+   * @throws SwapServerError ECANCELED: the session was closed or left meanwhile, or before; as ConnectionId's `resolve` and
+   *   `connect`
+   */
   async connectData(protectionDomain: ProtectionDomain, options: QueuePairOptions): Promise<QueuePair> {
-    const id = await ConnectionId.resolve(this.uri)
+    const { cancelled: signal } = this.#connections
+    const id = await ConnectionId.resolve(this.uri, { signal })
     try {
       const queuePair = id.createQueuePair(protectionDomain, options)
-      await id.connect({ privateData: dataConnectionData(this.#token, this.#takeOver) })
+      await id.connect({ privateData: dataConnectionData(this.#token, this.#takeOver), signal })
+      signal.throwIfAborted()
       this.#connections.add(id, (reason) => {
         if (!this.#closed) this.#lose(reason?.message ?? 'the server closed a data connection')
       })
@@ -331,6 +337,7 @@ export class SwapServerSession {
   #beginToEnd(): void {
     this.#closed = true
     this.#heartbeat?.stop()
+    this.#connections.cancel()
     // The waits that remain are short, and the owner's.
     this.#connections.control.ref()
   }
