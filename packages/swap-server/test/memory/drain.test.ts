@@ -107,3 +107,31 @@ it('a process that takes a session up is asked for what the one before it said i
   })
   await end
 })
+
+it('an operator cannot have memory lent again that a server asks for because it ends', async () => {
+  const client = await session()
+  const slabs = await client.allocate(2)
+  client.onServerRequest({ activity: (ids) => ids.map(() => 0), reclaim: (ids) => ids })
+  const end = server.lending.drain(new AbortController().signal)
+  await eventually(() => server.lending.reclaim.moving === 2)
+  const holding = { bytes: 0, duration: 1, patience: 1 }
+  await expect(server.lending.hold(holding)).rejects.toMatchObject({ code: 'ESHUTDOWN' })
+  expect(server.lending.free).toBe(0)
+  await client.free(slabs)
+  await end
+})
+
+it('nothing is lent while clients are told of the end', async () => {
+  const client = await session()
+  const outcome = new Promise<string>((resolve) => {
+    // The server waits for an answer for a second at most; here until the client has asked for memory.
+    vi.spyOn(SessionControl.prototype, 'tellEnding').mockImplementationOnce(() =>
+      client.allocate(1).then(
+        () => resolve('lent'),
+        ({ code }) => resolve(code),
+      ),
+    )
+  })
+  await server.close()
+  expect(await outcome).toBe('ENOSPC')
+})

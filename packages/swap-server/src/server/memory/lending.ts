@@ -2,6 +2,7 @@ import { formatSize } from '@rdmakit/operator-kit'
 import type { ProtectionDomain } from '@rdmakit/verbs'
 import type { Logger } from 'pino'
 import type { control } from '../../protocol/messages.js'
+import { Refusal } from '../../protocol/refusal.js'
 import { HostHeadroom } from './host-headroom.js'
 import { type HostFiles, type HostMemory, HostMemorySource } from './host-memory.js'
 import { Reclaim, type SlabOwner } from './reclaim.js'
@@ -72,6 +73,8 @@ export class Lending {
   #coming = 0
   /** slabs that may be lent at most, and until when; of the operator */
   #hold: { readonly slabs: number; readonly until: number } | undefined
+  /** All of it is wanted back for good: the server ends. */
+  #ends = false
 
   constructor(options: LendingOptions) {
     this.#options = options
@@ -158,8 +161,13 @@ export class Lending {
     else this.#taken.delete(tenant)
   }
 
-  /** Lends less, and asks owners for slabs beyond that. A later call replaces an earlier one. */
+  /**
+   * Lends less, and asks owners for slabs beyond that. A later call replaces an earlier one.
+   * @throws Refusal ESHUTDOWN: the server is ending, and wants all of its memory back
+   */
   async hold({ bytes, duration, patience }: Holding): Promise<HoldOutcome> {
+    if (this.#ends)
+      throw new Refusal('ESHUTDOWN', 'the server is ending, and asks for all of its memory back')
     const now = performance.now()
     const asked = Math.min(this.#all, Math.ceil(bytes / this.store.slabSize))
     const held = asked === 0 ? undefined : { slabs: this.#all - asked, until: now + duration }
@@ -183,7 +191,7 @@ export class Lending {
    * give more of it, or when `signal` aborts. A session that lingers is not waited for.
    */
   async drain(signal: AbortSignal): Promise<void> {
-    this.#hold = { slabs: 0, until: Number.POSITIVE_INFINITY }
+    this.#lendNoMore()
     this.#look()
     while (this.#all > 0 && !signal.aborted && !this.reclaim.exhausted)
       await new Promise((resolve) => setTimeout(resolve, HOLD_POLL_MS))
@@ -208,10 +216,16 @@ export class Lending {
     }
   }
 
+  /** Lends nothing any more: clients may ask until they know of the server's end. */
   close(): void {
     clearInterval(this.#timer)
-    this.#hold = undefined
+    this.#lendNoMore()
     this.reclaim.close()
+  }
+
+  #lendNoMore(): void {
+    this.#ends = true
+    this.#hold = { slabs: 0, until: Number.POSITIVE_INFINITY }
   }
 
   /** slabs that may be lent in all */
