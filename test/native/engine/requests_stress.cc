@@ -290,61 +290,6 @@ void page_map_file() {
   unlink(file.c_str());
 }
 
-// 13. Pages that were left claimed stay so until their replicas are alike, whenever a process dies meanwhile.
-//     Each of these dies after it has done `before_death`.
-void left_claimed() {
-  const std::string file = "/tmp/nbd_left_claimed." + std::to_string(getpid());
-  using Pages = std::vector<uint64_t>;
-  const auto found_by_next = [&file](auto before_death) {
-    PageMap map;
-    Pages left;
-    CHECK(map.open(64, file, false, [&left](uint64_t page) {
-      left.push_back(page);
-      return state_after_death(page == 63, true);
-    }) == 0);
-    for (const uint64_t page : left)
-      CHECK(map.get(page) == (page == 63 ? PageState::unset : PageState::claimed));
-    before_death(map);
-    return left;
-  };
-  CHECK(found_by_next([](PageMap& map) {
-          CHECK(map.claim(4, 1, PageState::unset) == 1);
-          map.settle(4, 1, PageState::written);
-          CHECK(map.claim(5, 5, PageState::unset) == 5 && map.claim(63, 1, PageState::unset) == 1);
-        }).empty());
-  CHECK(found_by_next([](PageMap&) {}) == (Pages{5, 6, 7, 8, 9, 63}));
-  // Before the WRITE of its resync, and under it; as often as it happens.
-  for (const bool written : {false, true, false}) {
-    CHECK(found_by_next([written](PageMap& map) {
-            map.begin_resync(5);
-            CHECK(map.get(5) == PageState::written);
-            CHECK(!written || map.claim(5, 1, PageState::written) == 1);
-          }) == (Pages{5, 6, 7, 8, 9}));
-  }
-  // Whoever has begun with the next one has ended with the one before.
-  CHECK(found_by_next([](PageMap& map) {
-          map.begin_resync(5);
-          map.begin_resync(6);
-        }) == (Pages{5, 6, 7, 8, 9}));
-  // A WRITE of zeros, and a page that no replica has: these read alike without more.
-  CHECK(found_by_next([](PageMap& map) {
-          map.begin_resync(6);
-          CHECK(map.clear_until_claimed(6, 1) == 1);
-        }) == (Pages{6, 7, 8, 9}));
-  CHECK(found_by_next([](PageMap& map) {
-          map.begin_resync(7);
-          CHECK(map.lose(7, 1) == 0);
-        }) == (Pages{7, 8, 9}));
-  CHECK(found_by_next([](PageMap& map) {
-          CHECK(map.get(6) == PageState::unset && map.get(7) == PageState::lost);
-          map.begin_resync(8);
-          map.begin_resync(9);
-          map.end_resync();
-        }) == (Pages{8, 9}));
-  CHECK(found_by_next([](PageMap&) {}).empty());
-  unlink(file.c_str());
-}
-
 STRESS(engine_requests) {
   side_by_side({
       {"page states", page_states},
@@ -354,7 +299,6 @@ STRESS(engine_requests) {
       {"a client that never reads", client_that_never_reads},
       {"replaced slabs", replaced_slabs},
       {"page map file", page_map_file},
-      {"left claimed", left_claimed},
   });
   timed("large requests", large_requests);
   side_by_side({

@@ -38,6 +38,7 @@ PageCodec::Fold PageCodec::try_fold(const uint8_t* memory, uint64_t pages) {
 
 void PageCodec::note(Operation& write, uint16_t packed) {
   write.packed = packed;
+  if (marks_lost(write)) return volume_.checksums().mark_lost(write.first_page(), write.page_count());
   for (uint64_t i = 0; lz4_ != nullptr && i < write.page_count(); i++) {
     const uint64_t page = write.first_page() + i;
     before(write)[i] = {volume_.lengths().get(page), volume_.checksums().noted(page)};

@@ -34,6 +34,10 @@ class PageCodec {
   }
   // Before a WRITE that holds its claim is chained: what its pages are from now on.
   void note(Operation& write, uint16_t packed);
+  // It has succeeded: under its claim, and while its memory is as it was.
+  void keep(const Operation& write) {
+    if (marks_lost(write)) volume_.checksums().note(write.offset, write.length, write.memory);
+  }
   // The WRITE has failed, and its pages are what they were before: under its claim.
   void forget(const Operation& write);
   // After the operation was chained, before it is posted, and before the next fold(): its memory gets the
@@ -65,6 +69,10 @@ class PageCodec {
   };
   static constexpr uint64_t kMostPages = kMaxWrite / kPage;
 
+  // Packed pages are not read without their checksum.
+  bool marks_lost(const Operation& write) const {
+    return write.claimed_from == PageState::lost && lz4_ == nullptr;
+  }
   Before* before(const Operation& write) const { return &before_[write.index * kMostPages]; }
   Fold try_fold(const uint8_t* memory, uint64_t pages);
   bool unpack_to(const uint8_t* packed, uint16_t bytes, uint8_t* page) const;

@@ -37,9 +37,9 @@ void PageChecksums::note(uint64_t offset, uint32_t length, const uint8_t* memory
   }
 }
 
-void PageChecksums::forget(uint64_t first, uint64_t count) {
+void PageChecksums::fill(uint64_t first, uint64_t count, uint32_t entry) {
   if (!kept()) return;
-  for (uint64_t i = 0; i < count; i++) table_.set(first + i, kUnknown);
+  for (uint64_t i = 0; i < count; i++) table_.set(first + i, entry);
 }
 
 bool PageChecksums::right(uint64_t offset, uint32_t length, const uint8_t* memory) const {

@@ -1,5 +1,6 @@
 // The checksum of each page of a volume: its CRC32C, 4 bytes a page, changed by the holder of the page's
-// claim. A page whose checksum is not known (its last WRITE covered only a part) is not checked.
+// claim. A page whose checksum is not known (its last WRITE covered only a part) is not checked. While a lost
+// page is written its entry says so, for whoever comes after a death: the page map says `claimed` then.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +22,11 @@ class PageChecksums {
   // ---- hot path ----
   // Before a WRITE is posted: whole pages get their sum, parts of pages become unknown.
   void note(uint64_t offset, uint32_t length, const uint8_t* memory);
-  void forget(uint64_t first, uint64_t count);
+  void forget(uint64_t first, uint64_t count) { fill(first, count, kUnknown); }
+  // In the place of note(), which follows under the same claim when the WRITE has succeeded.
+  void mark_lost(uint64_t first, uint64_t count) { fill(first, count, kLost); }
+  // Of a page that was left claimed. One of 4 billion pages has this sum.
+  bool marked_lost(uint64_t page) const { return kept() && table_.get(page) == kLost; }
   // Returns the value that note() would change, and restores it.
   uint32_t noted(uint64_t page) const { return kept() ? table_.get(page) : kUnknown; }
   void restore(uint64_t page, uint32_t noted) {
@@ -37,6 +42,8 @@ class PageChecksums {
 
  private:
   static constexpr uint32_t kUnknown = 0;
+  static constexpr uint32_t kLost = 2;
+  void fill(uint64_t first, uint64_t count, uint32_t entry);
   // A sum of 0 is kept as 1, so that a page needs no bit beside it and changes by one store.
   static uint32_t entry_of(const uint8_t* page);
 

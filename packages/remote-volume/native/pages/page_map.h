@@ -43,13 +43,14 @@ namespace rdmakit::volume {
 enum class PageState : uint64_t { unset = 0, written = 1, claimed = 2, lost = 3 };
 
 // What a page becomes that a dead process left claimed. Nothing of the slab was written when it has no place
-// yet
-// (`placeless`). Else either a WRITE was open, which was never answered, or a refill was copying the page,
-// and the live replicas hold it. The sender may have to repeat such a WRITE, as the kernel does, and until
-// then any contents are right. Or the caller makes the replicas alike (`resyncs`): the page is claimed until
-// then.
-constexpr PageState state_after_death(bool placeless, bool resyncs) {
+// yet (`placeless`). A page that was lost before (`lost`) is so still: the WRITE was never answered, and what
+// the servers have of it may be neither old nor new. Else either a WRITE was open, which was never answered,
+// or a refill was copying the page, and the live replicas hold it. The sender may have to repeat such a
+// WRITE, as the kernel does, and until then any contents are right. Or the caller makes the replicas alike
+// (`resyncs`): the page is claimed until then.
+constexpr PageState state_after_death(bool placeless, bool lost, bool resyncs) {
   if (placeless) return PageState::unset;
+  if (lost) return PageState::lost;
   return resyncs ? PageState::claimed : PageState::written;
 }
 

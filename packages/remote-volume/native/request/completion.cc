@@ -45,6 +45,7 @@ void RequestExecutor::operation_decided(Operation& operation, bool succeeded, ui
   operation.again = !succeeded && may_start_anew(operation);
   // The result, whatever it is, differs from the recorded one.
   if (!succeeded) rdma_.codec().forget(operation);
+  if (succeeded) rdma_.codec().keep(operation);
   if (!volume_.settle(operation.first_page(), operation.page_count(), operation.generation, to))
     succeeded = false;
   if (!operation.again) answer(operation, succeeded);

@@ -44,25 +44,24 @@ int Volume::open(const VolumeOptions& options, std::string& why) {
       return with_reason(why, error, mapping_failure("page checksums", options.checksum_file, error));
   }
   if (error = open_lengths(options, why); error != 0) return error;
-  error = pages_.open(options.size / kPage, options.page_map_file, options.prefault, [this](uint64_t page) {
-    checksums_.forget(page, 1);
-    const PageState to = state_after_death(phase(page * kPage) == SlabPhase::vacant, resyncs_);
-    if (to != PageState::unset) left_claimed_.push_back(page);
-    return to;
-  });
+  std::vector<uint64_t> lost;
+  error =
+      pages_.open(options.size / kPage, options.page_map_file, options.prefault, [&, this](uint64_t page) {
+        const bool placeless = phase(page * kPage) == SlabPhase::vacant;
+        const PageState to = state_after_death(placeless, checksums_.marked_lost(page), resyncs_);
+        if (to == PageState::lost) {
+          lost.push_back(page);
+        } else {
+          checksums_.forget(page, 1);
+          if (to != PageState::unset) left_claimed_.push_back(page);
+        }
+        return to;
+      });
+  // Only now: a process that dies before leaves the mark to the next one.
+  for (const uint64_t page : lost) checksums_.forget(page, 1);
   if (error == 0) error = provisioned_.open(options.size / kPage, options.prefault);
   if (error != 0) why = mapping_failure("page map", options.page_map_file, error);
   return error;
-}
-
-std::optional<uint64_t> Volume::next_to_resync() {
-  if (resynced_ == left_claimed_.size()) {
-    if (resyncs_) pages_.end_resync();
-    return std::nullopt;
-  }
-  const uint64_t page = left_claimed_[resynced_++];
-  if (resyncs_) pages_.begin_resync(page);
-  return page;
 }
 
 int Volume::open_lengths(const VolumeOptions& options, std::string& why) {

@@ -240,7 +240,15 @@ class Volume {
   const std::vector<uint64_t>& left_claimed() const { return left_claimed_; }
   // The next of them, whose replicas the caller makes alike. With `resyncs` its claim ends, but until the
   // next call it is still one for a process that comes after a death. None: the last one is done. One caller.
-  std::optional<uint64_t> next_to_resync();
+  std::optional<uint64_t> next_to_resync() {
+    if (resynced_ == left_claimed_.size()) {
+      if (resyncs_) pages_.end_resync();
+      return std::nullopt;
+    }
+    const uint64_t page = left_claimed_[resynced_++];
+    if (resyncs_) pages_.begin_resync(page);
+    return page;
+  }
   // This process has stopped using the volume: another process may have its files.
   void unlock_files() {
     slabs_.unlock();
