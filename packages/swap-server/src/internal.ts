@@ -6,3 +6,4 @@
 
 export { explainUnreachable } from './client/unreachable.js'
 export { notifyMainProcess, notifyReady } from './commands/service-manager.js'
+export { tenantArgument } from './commands/tenant-argument.js'

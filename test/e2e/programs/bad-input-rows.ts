@@ -83,6 +83,7 @@ export const SWAP_SERVER_ROWS: readonly Row[] = [
   ['status iwarp://127.0.0.1:1', UNAVAILABLE, /nothing listens there/, 'iwarp://127.0.0.1:1'],
   ['status {ssh}', UNAVAILABLE, /is not a swap-server.*another service/, 'iwarp://127.0.0.1'],
   ['status {open} --key-file /no/such/key', FILE, /there is no such file/, '--key-file'],
+  ['status {open} --tenant=', USAGE, /is not 1 to 64 letters/, '--tenant'],
   ['status {open} --tenant nobody', FORBIDDEN, /no such tenant/, 'iwarp://127.0.0.1'],
   ['status --watch 0', USAGE, /seconds from 0\.1 to 3600/, '--watch'],
   ['reclaim', USAGE, /missing required argument/, 'size'],
@@ -156,6 +157,8 @@ export const NBD_CLIENT_ROWS: readonly Row[] = [
   [`${VOLUME} --key-file {openKey}`, FILE, /not safe.*chmod 600/, '--key-file'],
   [`${VOLUME} --key-file {noKey}`, FILE, /not one line "id:secret"/, '--key-file'],
   [`${VOLUME} --key-file {shortKey}`, FILE, /3 bytes instead of 16/, '--key-file'],
+  [`${VOLUME} --tenant=`, USAGE, /is not 1 to 64 letters/, '--tenant'],
+  [`${VOLUME} --tenant ${'a'.repeat(65)}`, USAGE, /is not 1 to 64 letters/, '--tenant'],
   [`${VOLUME} --tenant nobody`, FORBIDDEN, /no such tenant/, '--server'],
   ['serve --unix {sock} --server {closed} --size 16M', FORBIDDEN, /no such tenant|key/, '--server'],
   [

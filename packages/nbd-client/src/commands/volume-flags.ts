@@ -11,6 +11,7 @@ import {
 } from '@rdmakit/operator-kit'
 import type { BackupOptions, Compress } from '@rdmakit/remote-volume'
 import { readKeyFile } from '@rdmakit/swap-server'
+import { tenantArgument } from '@rdmakit/swap-server/internal'
 import { parseUri, UsageError } from '@rdmakit/verbs'
 import { Option } from 'commander'
 
@@ -71,7 +72,11 @@ export function withVolume(command: ProgramCommand): ProgramCommand {
       'allocate memory on the servers when it is first written, and free it when it is discarded; writes fail when the servers have none left',
       false,
     )
-    .option('--tenant <name>', 'tenant to allocate memory as, on servers with tenants; default "default"')
+    .option(
+      '--tenant <name>',
+      'tenant to allocate memory as, on servers with tenants; default "default"',
+      tenantArgument,
+    )
     .option(
       '--key-file <file>',
       'file holding the tenant key (id:secret); servers that do not have the key are refused',

@@ -16,6 +16,7 @@ import { reclaimMemory } from './reclaim.js'
 import { addServe } from './serve-command.js'
 import { printServerStatus, SERVERS } from './status.js'
 import { stopServer } from './stop.js'
+import { tenantArgument } from './tenant-argument.js'
 import { uriOf } from './uri-argument.js'
 
 const DAY = 86_400
@@ -56,7 +57,7 @@ function addStatus(program: ProgramCommand, typed: string): void {
       ...uris,
       uriOf(uri),
     ])
-    .option('--tenant <name>', 'tenant to ask as; an operator sees all tenants')
+    .option('--tenant <name>', 'tenant to ask as; an operator sees all tenants', tenantArgument)
     .option('--key-file <file>', 'file holding the tenant key (id:secret)')
     .option('--json', 'print a JSON array; with --watch, one per line', false)
     .option('--watch [seconds]', 'refresh every N seconds (default 1)', parseWatchInterval)
