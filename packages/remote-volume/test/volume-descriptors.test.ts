@@ -19,7 +19,7 @@ const IMPORTS = {
 }
 const ADDON = new URL('../build/Release/remote_volume.node', import.meta.url).pathname
 
-describe.each(Object.entries(ADDRESSES))('over %s', (_, address) => {
+describe.each(Object.entries(ADDRESSES))('over %s', (provider, address) => {
   it('a volume that lacks descriptors keeps none of those that it got', async () => {
     const { uri } = await serve(8, address())
     const program = `${PREAMBLE}
@@ -42,7 +42,9 @@ describe.each(Object.entries(ADDRESSES))('over %s', (_, address) => {
       for (let i = 0; i < 4; i++) await openAndClose()
       const left = await leftOpen(before)
       return context.closed ? Number.NaN : left`
-    const left = await inSmallProcess<number>(IMPORTS, program, [uri, ADDON], COLLECTING)
+    // Over shm memory that JavaScript was given has a descriptor, until it is collected. Nothing else waits for that.
+    const flags: (typeof COLLECTING)[] = provider === 'shm' ? [COLLECTING] : []
+    const left = await inSmallProcess<number>(IMPORTS, program, [uri, ADDON], ...flags)
     expect(left).toBeLessThanOrEqual(0)
   })
 })

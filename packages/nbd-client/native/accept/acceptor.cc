@@ -62,6 +62,7 @@ int Acceptor::start() {
 }
 
 void Acceptor::wake() {
+  if (!wake_) return;
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t ignored = write(wake_.get(), &one, sizeof one);
 }
@@ -93,6 +94,11 @@ void Acceptor::join() {
   // Their lanes have ended by now; the remaining bytes are sent, and they end.
   for (const auto& pump : pumps_) pump->stop();
   pumps_.clear();
+}
+
+void Acceptor::close_descriptors() {
+  wake_.reset();
+  epoll_.reset();
 }
 
 // ---- the thread ----

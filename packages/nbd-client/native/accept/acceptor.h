@@ -63,6 +63,8 @@ class Acceptor {
   // Closes listeners and handshakes; the thread continues for wake().
   void stop_accepting();
   void join();
+  // After join(), when no thread calls wake() at the same time; it does nothing from then on.
+  void close_descriptors();
 
   uint64_t handshakes() const { return accepted_.load(std::memory_order_relaxed); }
   uint64_t refused() const { return refused_.load(std::memory_order_relaxed); }

@@ -78,6 +78,9 @@ class Engine final : public VolumeEngine, private Acceptor::Host {
   void lane_added() override { acceptor_->wake(); }
   void stop_clients() override;
   void stop_events() override;
+  void close_descriptors() override {
+    if (acceptor_ != nullptr) acceptor_->close_descriptors();
+  }
 
   NbdLane* reserve_lane() override;
   uint16_t withheld_flags() override;

@@ -192,6 +192,11 @@ int VolumeEngine::close(uint64_t timeout_ns) {
   if (refill_lane_ != nullptr) refill_lane_->drop_resources();
   volume_.unlock_files();
   if (backup_ != nullptr) backup_->unlock_files();
+  // Now, and not when the engine is collected. Control, which alone still wakes anybody, has the lock.
+  const std::lock_guard lock(control_);
+  for (uint32_t i = 0; i < lanes; i++) lanes_[i]->close_descriptor();
+  if (refill_lane_ != nullptr) refill_lane_->close_descriptor();
+  close_descriptors();
   return 0;
 }
 

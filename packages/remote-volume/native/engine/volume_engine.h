@@ -132,6 +132,8 @@ class VolumeEngine {
   // close(): no client comes any more. Then the lanes end, and then the thread of events, after the last one.
   virtual void stop_clients() = 0;
   virtual void stop_events() = 0;
+  // All threads have ended. Under control_; wake() does nothing from then on.
+  virtual void close_descriptors() {}
 
   void handle_events();
   void tell(const Event& event) { sink_(event); }

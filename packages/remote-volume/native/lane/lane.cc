@@ -75,6 +75,7 @@ int Lane::pin(const std::vector<uint32_t>& processors) {
 }
 
 void Lane::wake() {
+  if (!wake_) return;
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t ignored = write(wake_.get(), &one, sizeof one);
 }

@@ -95,6 +95,8 @@ class Lane : protected OperationListener {
   bool join(uint64_t deadline);
   // After join(): releases the verbs objects; the statistics stay.
   void drop_resources();
+  // After join(), under the lock of who calls wake(), which does nothing from then on.
+  void close_descriptor() { wake_.reset(); }
 
   State state() const { return state_.load(std::memory_order_acquire); }
   const LaneStatistics& statistics() const { return statistics_; }
