@@ -228,4 +228,12 @@ export const mutations = [
     why: 'A damaged record is taken, and ends the process when it is published again.',
     tests: ['native asan engine_damaged'],
   },
+  {
+    name: 'unused-time-is-saved-up',
+    file: 'packages/remote-volume/native/volume/rate_limiter.h',
+    find: 'std::max(seen, now) + cost',
+    replace: 'std::max(seen, now / 2) + cost',
+    why: 'A sender that was idle for a while may later send that much at once, whatever the limit.',
+    tests: ['native asan lane_pace', 'native tsan lane_pace'],
+  },
 ]

@@ -390,12 +390,4 @@ export const mutations = [
     why: 'A replica that missed WRITEs comes back once the one that had them was dropped.',
     tests: ['native asan engine_counting'],
   },
-  {
-    name: 'unused-time-is-saved-up',
-    file: 'packages/remote-volume/native/volume/rate_limiter.h',
-    find: 'std::max(seen, now) + cost',
-    replace: 'std::max(seen, now / 2) + cost',
-    why: 'A sender that was idle for a while may later send that much at once, whatever the limit.',
-    tests: ['native asan lane_pace', 'native tsan lane_pace'],
-  },
 ]
