@@ -52,6 +52,8 @@ async function hostile(prepare: (victim: RingConnection) => void = (victim) => v
     read: (_, status) => reads.push(status),
     broken: () => {},
   })
+  // So that drained() knows when there is room in the send queue.
+  link.stagingWriter.signalAll()
   await expect.poll(() => victims.length).toBe(2)
   const victim = victims[1] as RingConnection
 
@@ -172,7 +174,8 @@ it('thousands of requests in parts that wait for memory all begin when there is 
     say(TYPE.part, 2, byte, TYPE.request)
     say(TYPE.last, i, byte)
     // There are so many places in the send queue.
-    if (i % 32 === 0) await eventually(() => victim.statistics().transfersInFlight === i + 1)
+    if (i % 32 === 0)
+      await eventually(() => victim.statistics().transfersInFlight === i + 1 && link.drained())
   }
   await eventually(() => victim.statistics().transfersInFlight === MANY)
   victim.messages.subscribe()
