@@ -30,7 +30,12 @@ void PageChecksums::note(uint64_t offset, uint32_t length, const uint8_t* memory
   while (length > 0) {
     const uint64_t head = offset % kPage;
     const auto here = static_cast<uint32_t>(head + length < kPage ? length : kPage - head);
-    table_.set(offset / kPage, here == kPage ? entry_of(memory) : kUnknown);
+    uint32_t entry = kUnknown;
+    if (here == kPage) {
+      entry = entry_of(memory);
+      if (entry == kLost) entry = kUnknown;
+    }
+    table_.set(offset / kPage, entry);
     offset += here;
     memory += here;
     length -= here;

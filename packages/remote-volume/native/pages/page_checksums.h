@@ -20,12 +20,13 @@ class PageChecksums {
   bool kept() const { return table_.is_open(); }
 
   // ---- hot path ----
-  // Before a WRITE is posted: whole pages get their sum, parts of pages become unknown.
+  // Before a WRITE is posted: whole pages get their sum, parts of pages become unknown, as do the pages whose
+  // sum would say that they are lost: one of 4 billion.
   void note(uint64_t offset, uint32_t length, const uint8_t* memory);
   void forget(uint64_t first, uint64_t count) { fill(first, count, kUnknown); }
   // In the place of note(), which follows under the same claim when the WRITE has succeeded.
   void mark_lost(uint64_t first, uint64_t count) { fill(first, count, kLost); }
-  // Of a page that was left claimed. One of 4 billion pages has this sum.
+  // Of a page that was left claimed.
   bool marked_lost(uint64_t page) const { return kept() && table_.get(page) == kLost; }
   // Returns the value that note() would change, and restores it.
   uint32_t noted(uint64_t page) const { return kept() ? table_.get(page) : kUnknown; }
