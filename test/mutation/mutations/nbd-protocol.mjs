@@ -191,8 +191,8 @@ export const mutations = [
   {
     name: 'no-descriptor-locks-out',
     file: 'packages/nbd-client/native/accept/acceptor.cc',
-    find: '      if (evict(now)) return;\n',
-    replace: '',
+    find: ' || evict(now)) return;\n',
+    replace: ') return;\n',
     why: 'Silent clients that have taken every descriptor keep all others out until their time is up.',
     tests: ['native asan nbd_acceptor'],
   },

@@ -2,11 +2,13 @@
 #include <deque>
 
 #include "../stress.h"
+#include "base/accept_failure.h"
 #include "software/arrivals.h"
 
 namespace software_arrivals_stress {
 
 using namespace fixture;
+using namespace rdmakit;
 using namespace rdmakit::software;
 
 struct Visitor {
@@ -79,12 +81,22 @@ void places() {
         arrivals_for(SIZE_MAX) == kMostArrivals);
 }
 
+// An error of the connection that waited costs no other one its place, and the listener no pause.
+void failures_to_accept() {
+  CHECK(accept_failure(EAGAIN) == AcceptFailure::none_waiting);
+  for (const int over : {ECONNABORTED, EINTR, EPROTO, EPERM, ENETDOWN, EHOSTUNREACH})
+    CHECK(accept_failure(over) == AcceptFailure::connection_over);
+  for (const int none : {EMFILE, ENFILE, ENOBUFS, ENOMEM, EBADF, EINVAL})
+    CHECK(accept_failure(none) == AcceptFailure::no_room);
+}
+
 STRESS(software_arrivals) {
   the_oldest_makes_room();
   requests_that_wait();
   who_has_them();
   out_of_descriptors();
   places();
+  failures_to_accept();
   return 0;
 }
 

@@ -13,6 +13,7 @@
 #include <cstring>
 
 #include "accept/acceptor_session.h"
+#include "base/accept_failure.h"
 #include "base/clock.h"
 #include "rdmakit/tcp_keepalive.h"
 
@@ -174,13 +175,14 @@ void Acceptor::accept_from(const Listener& listener, uint64_t now) {
     socklen_t length = sizeof address;
     const int fd = accept4(listener.fd(), reinterpret_cast<sockaddr*>(&address), &length, SOCK_CLOEXEC);
     if (fd < 0) {
-      if (errno == EAGAIN || errno == ECONNABORTED || errno == EINTR) return;
-      // Out of descriptors or memory: the connection stays in the backlog until a client has gone, or for a
-      // while.
-      if (evict(now)) return;
+      const int error = errno;
+      const AcceptFailure failed = accept_failure(error);
+      if (failed == AcceptFailure::connection_over) continue;
+      // Without room it stays in the backlog until a client has gone, or for a while.
+      if (failed == AcceptFailure::none_waiting || evict(now)) return;
       paused_until_ = now + kAcceptPause;
       watch_listeners(0);
-      Event failure = Event::about(Event::Type::listener_failed, 0, strerror(errno));
+      Event failure = Event::about(Event::Type::listener_failed, 0, strerror(error));
       snprintf(failure.subject.data(), failure.subject.size(), "%s", listener.address().c_str());
       return host_.report(failure);
     }

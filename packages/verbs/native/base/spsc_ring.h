@@ -12,9 +12,10 @@ class SpscRing {
   static_assert((kCapacity & (kCapacity - 1)) == 0);
 
  public:
-  bool push(const Item& item) {
+  // False: it is full but for `reserved` places.
+  bool push(const Item& item, size_t reserved = 0) {
     const size_t tail = tail_.load(std::memory_order_relaxed);
-    if (tail - head_.load(std::memory_order_acquire) == kCapacity) return false;
+    if (tail - head_.load(std::memory_order_acquire) + reserved >= kCapacity) return false;
     items_[tail % kCapacity] = item;
     tail_.store(tail + 1, std::memory_order_release);
     return true;

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/accept_failure.h"
 #include "iwarp/setup/connection.h"
 #include "iwarp/setup/handshake.h"
 
@@ -41,15 +42,12 @@ int Connection::accept_sockets() {
         ::accept4(socket_.get(), reinterpret_cast<sockaddr*>(&peer), &length, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!accepted) {
       const int error = errno;
-      if (error == EINTR || error == ECONNABORTED) continue;
-      if (error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM) {
-        if (arrivals_.make_room()) continue;
-        // The connection stays readable: without a pause this would spin.
-        ProgressThread::instance().change(number_, socket_.get(), 0);
-        pause_accepting();
-        return error;
-      }
-      return 0;
+      const AcceptFailure failure = accept_failure(error);
+      if (failure == AcceptFailure::none_waiting) return 0;
+      if (failure == AcceptFailure::connection_over || arrivals_.make_room()) continue;
+      ProgressThread::instance().change(number_, socket_.get(), 0);
+      pause_accepting();
+      return error;
     }
     prepare_socket(accepted.get());
     const std::shared_ptr<Connection> id = Connection::create();

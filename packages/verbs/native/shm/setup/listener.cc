@@ -13,6 +13,7 @@
 #include <cstring>
 #include <string>
 
+#include "base/accept_failure.h"
 #include "shm/setup/connection.h"
 
 namespace rdmakit::shm {
@@ -102,15 +103,12 @@ int Connection::accept_sockets() {
     UniqueFd accepted(::accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!accepted) {
       const int error = errno;
-      if (error == EINTR || error == ECONNABORTED) continue;
-      if (error != EAGAIN) {
-        if (arrivals_.make_room()) continue;
-        // The socket stays readable: without a pause this would spin.
-        stop_watching();
-        pause_accepting();
-        return error;
-      }
-      return 0;
+      const AcceptFailure failure = accept_failure(error);
+      if (failure == AcceptFailure::none_waiting) return 0;
+      if (failure == AcceptFailure::connection_over || arrivals_.make_room()) continue;
+      stop_watching();
+      pause_accepting();
+      return error;
     }
     const std::shared_ptr<Connection> id = Connection::create();
     const std::lock_guard id_lock(id->mutex_);
