@@ -244,4 +244,12 @@ export const mutations = [
     why: 'A sender that was idle for a while may later send that much at once, whatever the limit.',
     tests: ['native asan lane_pace', 'native tsan lane_pace'],
   },
+  {
+    name: 'no-place-for-a-clients-command',
+    file: 'packages/remote-volume/native/lane/lane.cc',
+    find: 'of_servers ? kClientCommands : 0',
+    replace: '0',
+    why: 'A lane that stands still while servers come and go cannot be told to go on after a hand-over that failed.',
+    tests: ['native asan lane_doze'],
+  },
 ]

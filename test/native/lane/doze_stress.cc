@@ -105,11 +105,41 @@ void control_at_once() {
   }
 }
 
+// A lane that stands still while servers come can be told to yield, and that it need not.
+void told_while_it_stands() {
+  NbdShape shape;
+  shape.options.wait_mode = WaitMode::poll;
+  NbdVolume volume(shape);
+  SocketClient client(volume.attach(0));
+  std::vector<uint8_t> page(kPage, 0x5a), back(kPage);
+  CHECK(client.write(0, page.data(), kPage) == kOk);
+  Server& server = *volume.servers[0];
+  // More than its mailbox holds.
+  std::vector<QpRef> queue_pairs;
+  for (int i = 0; i < 200; i++) queue_pairs.push_back(volume.queue_pair(0, server));
+  {
+    const std::lock_guard stands(volume.queue(0).lock);
+    std::string why;
+    int error = 0;
+    uint32_t index = shape.servers;
+    for (const QpRef& qp : queue_pairs) {
+      error = volume.engine->connect_server(0, index++, qp, MrRef(), why);
+      if (error != 0) break;
+    }
+    CHECK(error == EAGAIN, "%s", why.c_str());
+    for (int i = 0; i < 4; i++)
+      CHECK(volume.engine->yield_lane(0) == 0 && volume.engine->resume_lane(0) == 0);
+  }
+  CHECK(volume.wait_for(Event::Type::lane_yielded).descriptor < 0);
+  CHECK(client.read(0, back.data(), kPage) == kOk && back == page);
+}
+
 }  // namespace
 
 int main() {
   timed("after each other", after_each_other);
   timed("each after a silence", after_a_silence);
   timed("control at once", control_at_once);
+  timed("told while it stands", told_while_it_stands);
   std::printf("ok\n");
 }

@@ -91,9 +91,13 @@ void Lane::give_up() {
 }
 
 int Lane::post(const Command& command) {
+  // While servers come and go, a lane that stands still can yet be told what becomes of its client.
+  using Type = Command::Type;
+  const bool of_servers =
+      command.type == Type::connect || command.type == Type::disconnect || command.type == Type::refill;
   {
     const std::lock_guard lock(producers_);
-    if (!commands_.push(command)) return EAGAIN;
+    if (!commands_.push(command, of_servers ? kClientCommands : 0)) return EAGAIN;
   }
   wake();
   return 0;

@@ -163,7 +163,9 @@ class Lane : protected OperationListener {
   std::atomic<State> state_{State::idle};
   std::atomic<uint64_t> stop_at_{0};  // 0: continue
   std::atomic<uint64_t> acknowledged_epoch_{0};
-  SpscRing<Command, 64> commands_;
+  // Of its places those for a client's: control attaches, yields and resumes one at a time.
+  static constexpr size_t kClientCommands = 16;
+  SpscRing<Command, 128> commands_;
   SpscRing<Event, 256> events_;
   SpscRing<Event, 64> wrong_pages_;
   SpscRing<Refill::Outcome, 1> refill_outcome_;
