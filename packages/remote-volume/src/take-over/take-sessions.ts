@@ -34,7 +34,7 @@ export async function takeSessions(
   const alone = (server: KeptServer) => needed(engine, ofSession(server), NONE, backedUp, true)
   let waiting = incarnationsToResume(kept, failed, alone)
   for (const server of kept) if (!waiting.includes(server)) gone.push({ kept: server, reason: FAILED_BEFORE })
-  const started = Date.now()
+  const started = performance.now()
   let told: string | undefined
   try {
     for (;;) {
@@ -47,7 +47,9 @@ export async function takeSessions(
       const isNeeded = ({ kept: server }: GoneServer) => needed(engine, ofSession(server), live, backedUp)
       const refusing = asked.forbidden.find(isNeeded)
       if (refusing !== undefined) throw refusedBy(refusing)
-      const silent = asked.silent.filter((each) => Date.now() - started < each.kept.linger && isNeeded(each))
+      const silent = asked.silent.filter(
+        (each) => performance.now() - started < each.kept.linger && isNeeded(each),
+      )
       gone.push(...asked.forbidden, ...asked.silent.filter((each) => !silent.includes(each)))
       if (silent.length === 0) return { resumed, gone }
       waiting = silent.map((each) => each.kept)

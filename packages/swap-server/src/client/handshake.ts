@@ -7,7 +7,7 @@ import { ticketOf } from '../protocol/resume-ticket.js'
 import { NO_TAKE_OVER } from '../protocol/take-over-number.js'
 import { ClientAuthentication } from './authentication.js'
 import { helloReplyOf, responseOf, SwapServerError } from './server-replies.js'
-import type { SessionIdentity, SessionOptions } from './session-options.js'
+import { checkTimes, type SessionIdentity, type SessionOptions } from './session-options.js'
 
 /** milliseconds that a server has for an answer */
 export const REQUEST_TIMEOUT_MS = 5_000
@@ -20,12 +20,17 @@ const CONTROL_CONNECTION = {
   maxTransferMemory: 0,
 } as const satisfies ConnectOptions
 
-/** @param identity of the session that is taken up, which the server knows before it gives the connection any memory */
+/**
+ * @param identity of the session that is taken up, which the server knows before it gives the connection any memory
+ * @throws UsageError: one of the options' times is none
+ */
 export function connectControl(
   uri: string,
   identity: SessionIdentity | undefined,
-  { largeAnswers, signal }: SessionOptions,
+  options: SessionOptions,
 ): Promise<RingConnection> {
+  checkTimes(options)
+  const { largeAnswers, signal } = options
   return RingConnection.connect(uri, {
     ...CONTROL_CONNECTION,
     ...(largeAnswers && { capacity: 2 ** 20 }),

@@ -1,3 +1,4 @@
+import { LONGEST_MS } from '@rdmakit/verbs/internal'
 import { StallAwareClock } from '../protocol/stall-aware-clock.js'
 
 export interface HeartbeatOptions {
@@ -56,7 +57,7 @@ export class Heartbeat {
     this.#asking = true
     this.#since = 0
     try {
-      await this.#options.ask(PATIENCE * this.#options.timeout)
+      await this.#options.ask(Math.min(LONGEST_MS, PATIENCE * this.#options.timeout))
     } catch (failure) {
       this.#end((failure as Error).message)
     } finally {

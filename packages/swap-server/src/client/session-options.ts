@@ -1,3 +1,5 @@
+import { UsageError } from '@rdmakit/verbs'
+import { LONGEST_MS, milliseconds } from '@rdmakit/verbs/internal'
 import type { Key } from '../protocol/key-file.js'
 import type { TakeOver } from '../protocol/take-over-number.js'
 
@@ -11,13 +13,13 @@ export interface SessionOptions {
    * session, so that the key can be exchanged while the program runs. Default: none.
    */
   readonly key?: Key | (() => Key)
-  /** milliseconds between heartbeats, default 1000, and at least three in the server's session timeout */
+  /** milliseconds above 0 between heartbeats, default 1000, and at least three in the server's session timeout */
   readonly heartbeatInterval?: number
-  /** milliseconds without an answer after which the server counts as lost, default 3000 */
+  /** milliseconds above 0 without an answer after which the server counts as lost, default 3000 */
   readonly heartbeatTimeout?: number
   /**
    * milliseconds for which the session and its slabs should outlive this process or the connection, so that
-   * `SwapServerSession.resume` finds them; the server may grant less; default 0
+   * `SwapServerSession.resume` finds them; the server may grant less; 0 … 2^31 − 1, default 0
    */
   readonly linger?: number
   /**
@@ -30,6 +32,14 @@ export interface SessionOptions {
   /** room for an answer to `SwapServerSession.query` of a server with thousands of sessions; default false */
   readonly largeAnswers?: boolean
   readonly signal?: AbortSignal
+}
+
+/** @internal @throws UsageError: one of the times is none */
+export function checkTimes({ heartbeatInterval, heartbeatTimeout, linger = 0 }: SessionOptions): void {
+  if (heartbeatInterval !== undefined) milliseconds('heartbeatInterval', heartbeatInterval)
+  if (heartbeatTimeout !== undefined) milliseconds('heartbeatTimeout', heartbeatTimeout)
+  if (!(linger >= 0 && linger <= LONGEST_MS))
+    throw new UsageError(`linger must be 0 … 2^31 − 1 milliseconds, not ${linger}`)
 }
 
 /** What `SwapServerSession.list` takes. */

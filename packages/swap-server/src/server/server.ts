@@ -1,6 +1,7 @@
 import { randomBytes } from 'node:crypto'
 import type { Impairment } from '@rdmakit/operator-kit'
-import type { ProviderName } from '@rdmakit/verbs'
+import { type ProviderName, UsageError } from '@rdmakit/verbs'
+import { integerInRange, milliseconds } from '@rdmakit/verbs/internal'
 import { type Logger, pino } from 'pino'
 import type { control } from '../protocol/messages.js'
 import { type Actor, type AuditEvent, AuditLog } from './audit-log.js'
@@ -68,10 +69,12 @@ export class SwapServer {
   constructor(options: SwapServerOptions) {
     const { memory, slabSize = 64 * 2 ** 20, tenants = Tenants.open() } = options
     const providers = new Set<ProviderName>()
-    this.sessionTimeoutMs = options.sessionTimeout ?? 15_000
-    this.maxSessions = options.maxSessions ?? 512
-    this.maxDataConnections = options.maxDataConnections ?? 256
-    this.maxLingerMs = options.maxLinger ?? 600_000
+    const { sessionTimeout = 15_000, maxLinger = 600_000, bandwidth = 0 } = options
+    this.sessionTimeoutMs = milliseconds('sessionTimeout', sessionTimeout)
+    this.maxSessions = integerInRange('maxSessions', options.maxSessions ?? 512)
+    this.maxDataConnections = integerInRange('maxDataConnections', options.maxDataConnections ?? 256)
+    this.maxLingerMs = maxLinger === 0 ? 0 : milliseconds('maxLinger', maxLinger)
+    if (!(bandwidth >= 0)) throw new UsageError(`bandwidth must be bytes per second, not ${bandwidth}`)
     this.log = options.log ?? pino({ level: 'silent' })
     this.impairment = options.impairment ?? (() => undefined)
     this.lending = new Lending({
@@ -83,7 +86,7 @@ export class SwapServer {
       log: this.log,
     })
     this.tenants = tenants
-    this.bandwidth = new Bandwidth(options.bandwidth ?? 0, tenants)
+    this.bandwidth = new Bandwidth(bandwidth, tenants)
     this.audit = options.audit ?? new AuditLog(this.log)
     this.#sessions = new Sessions(this, () => this.#listeners.budget)
     this.#listeners = new ServerListeners(this, this.#sessions, providers, options)

@@ -24,7 +24,7 @@ export class SlabStore {
   constructor(memory: number, slabSize: number) {
     if (slabSize < 2 ** 20 || slabSize > 2 ** 32 || !Number.isInteger(Math.log2(slabSize)))
       throw new UsageError(`--slab-size must be a power of two from 1M to 4G, not ${slabSize} bytes`)
-    if (memory < slabSize)
+    if (!(memory >= slabSize))
       throw new UsageError(`--memory of ${memory} bytes does not hold one slab of ${slabSize} bytes`)
     this.slabSize = slabSize
     this.total = Math.floor(memory / slabSize)
