@@ -15,7 +15,6 @@
 
 #include "../fuzz_check.h"
 #include "provider/provider.h"
-#include "shm/mapping/shared_receive_layout.h"
 #include "shm/queue-pair/queue_pair.h"
 #include "shm/setup/peer.h"
 
@@ -72,7 +71,6 @@ class World {
  public:
   static constexpr uint32_t kEntries = 8, kSges = 2, kTableSlots = 16;
   static constexpr AreaShape kPeerShape{kEntries, kSges, true};
-  static constexpr SharedShape kPeerShared{kEntries, kSges};
 
   static World& instance() {
     static World* world = std::make_unique<World>().release();
@@ -85,44 +83,32 @@ class World {
   ibv_cq* const cq = shm_provider().create_cq(context, 256, nullptr, channel, Progress::manual);
   ibv_mw* const window = shm_provider().alloc_mw(pd, IBV_MW_TYPE_2);
   Local local{pd};
-  // The peer's: its area, its region table, its shared receive queue, and memory that it has announced.
+  // The peer's: its area, its region table, and memory that it has announced.
   Shared area{kPeerShape.size(), Sharing::writable};
   Shared table{kMaxRegions * sizeof(RegionEntry), Sharing::read_only};
-  Shared board{kPeerShared.board_size(), Sharing::read_only};
-  Shared claims{kPeerShared.claims_size(), Sharing::writable};
   Shared segment{8192, Sharing::writable};
 
   void reset() {
     std::memset(area.data(), 0, area.size());
     std::memset(table.data(), 0, kTableSlots * sizeof(RegionEntry));
-    std::memset(board.data(), 0, board.size());
-    std::memset(claims.data(), 0, claims.size());
   }
 };
 
 // One connection of this end.
 class Session {
  public:
-  Session(bool own_shared, bool peer_shared) {
-    ibv_srq_init_attr receives{};
-    receives.attr = {World::kEntries, 2, 0};
-    if (own_shared) srq_ = shm_provider().create_srq(world_.pd, &receives);
+  Session() {
     ibv_qp_init_attr attributes{};
     attributes.qp_type = IBV_QPT_RC;
     attributes.send_cq = attributes.recv_cq = world_.cq;
-    attributes.srq = srq_;
     attributes.cap = {16, World::kEntries, 4, 2, 64};
     qp_ = shm_provider().create_qp(world_.pd, &attributes);
-    CHECK(qp_ != nullptr && (srq_ != nullptr) == own_shared);
+    CHECK(qp_ != nullptr);
     ibv_qp_attr init{};
     init.qp_state = IBV_QPS_INIT;
     CHECK(shm_provider().modify_qp(qp_, &init, IBV_QP_STATE) == 0);
     area_ = SharedMapping::open(own().area_fd(), own().shape().size(), Sharing::writable);
-    if (srq_ != nullptr) {
-      const auto& shared = *own().shared_receives();
-      claims_ = SharedMapping::open(shared.claims_fd(), shared.shape().claims_size(), Sharing::writable);
-    }
-    connect(peer_shared);
+    connect();
   }
 
   // Ends the connection, its peer's hazard with it; then everything that was posted has completed, once.
@@ -130,16 +116,14 @@ class Session {
     header().hazard.store(0);
     own().fail(Failure{});
     poll();
-    CHECK(sends_.none() && (srq_ != nullptr || receives_.none()));
+    CHECK(sends_.none() && receives_.none());
     CHECK(shm_provider().destroy_qp(qp_) == 0);
-    if (srq_ != nullptr) CHECK(shm_provider().destroy_srq(srq_) == 0);
     world_.local.check_and_reset();
   }
 
   QueuePair& own() const { return *static_cast<QueuePair*>(qp_); }
   // The part of this end that the peer can write.
   SharedMapping& area() const { return *area_; }
-  SharedMapping* claims() const { return claims_.get(); }
   AreaHeader& header() const { return *reinterpret_cast<AreaHeader*>(area_->data()); }
   Slot& slot(uint32_t number) const {
     return reinterpret_cast<Slot*>(area_->data() + own().shape().slots_at())[number % own().shape().entries];
@@ -170,8 +154,7 @@ class Session {
     request.wr_id = 32 + number;
     request.sg_list = sges.data();
     request.num_sge = 2;
-    receives_[number] =
-        (srq_ == nullptr ? ibv_post_recv(qp_, &request, &bad) : ibv_post_srq_recv(srq_, &request, &bad)) == 0;
+    receives_[number] = ibv_post_recv(qp_, &request, &bad) == 0;
   }
 
   void post_send(uint8_t what, uint32_t length, uint32_t key, uint64_t address) {
@@ -207,7 +190,7 @@ class Session {
   }
 
  private:
-  void connect(bool peer_shared) {
+  void connect() {
     int ends[2];
     CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) == 0);
     socket_ = UniqueFd(ends[0]);
@@ -215,14 +198,10 @@ class Session {
     greeting.receive_entries = World::kEntries;
     greeting.receive_sges = World::kSges;
     greeting.queue_pair = 1;
-    greeting.flags = kGreetingStamps | (peer_shared ? kGreetingShared : 0);
-    greeting.shared_entries = World::kEntries;
-    greeting.shared_sges = World::kSges;
+    greeting.flags = kGreetingStamps;
     Frame frame;  // of no process: its memory outside of segments is out of reach
     frame.fds[0] = world_.area.another_fd();
     frame.fds[1] = world_.table.another_fd();
-    frame.fds[2] = world_.board.another_fd();
-    frame.fds[3] = world_.claims.another_fd();
     std::unique_ptr<Peer> peer = Peer::open(greeting, frame);
     CHECK(peer != nullptr);
     CHECK(own().start(std::move(peer), std::make_shared<Link>(UniqueFd(ends[1]), 0)) == 0);
@@ -241,8 +220,7 @@ class Session {
 
   World& world_ = World::instance();
   ibv_qp* qp_ = nullptr;
-  ibv_srq* srq_ = nullptr;
-  std::shared_ptr<SharedMapping> area_, claims_;
+  std::shared_ptr<SharedMapping> area_;
   UniqueFd socket_;
   std::bitset<32> receives_, sends_;
   size_t next_receive_ = 0, next_send_ = 0;

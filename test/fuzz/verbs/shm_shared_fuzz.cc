@@ -16,8 +16,6 @@ extern "C" ssize_t getrandom(void* buffer, size_t length, unsigned) {
 
 namespace {
 
-enum Mode : uint8_t { kOwnShared = 1, kPeerShared = 2 };
-
 class Script {
  public:
   Script(Input& input, Session& session) : input_(input), session_(session) {}
@@ -30,7 +28,7 @@ class Script {
   void step() {
     World& world = World::instance();
     const uint8_t what = input_.byte();
-    switch (what % 16) {
+    switch (what % 14) {
       case 0:
         return arrival();
       case 1:
@@ -43,31 +41,26 @@ class Script {
         session_.header().starved.store(input_.byte());
         return;
       case 4:
-        if (session_.claims() != nullptr) store(session_.claims()->data(), session_.claims()->size());
-        return;
-      case 5:
         return peer_header();
-      case 6:
+      case 5:
         return peer_receive();
-      case 7:
+      case 6:
         return peer_region();
-      case 8:
+      case 7:
         return store(world.area.data(), world.area.size());
-      case 9:
-        return what < 128 ? peer_ticket() : store(world.claims.data(), world.claims.size());
-      case 10:
+      case 8:
         return session_.post_receive();
-      case 11: {
+      case 9: {
         const uint8_t opcode = input_.byte();
         const uint32_t length = input_.byte();
         const uint32_t remote = key();
         return session_.post_send(opcode, length, remote, input_.two());
       }
-      case 12:
+      case 10:
         return session_.poll();
-      case 13:
+      case 11:
         return session_.wait_for_event();
-      case 14:
+      case 12:
         return close_region();
       default:
         if (what < 128) return session_.own().progress();
@@ -94,7 +87,6 @@ class Script {
     slot.length = length < 250 ? length : input_.four();
     slot.kind = static_cast<SlotKind>(input_.byte());
     slot.flags = input_.byte();
-    slot.entry = input_.byte();
     slot.immediate = key();
     arrivals_ += 1;
     slot.sequence.store(arrivals_);
@@ -108,38 +100,17 @@ class Script {
     if (what & 4) header.closed.store(input_.byte());
   }
 
-  void fill(ReceiveEntry& entry) {
+  void peer_receive() {
+    World& world = World::instance();
+    const uint32_t number = input_.byte() % World::kEntries;
+    const AreaShape& shape = World::kPeerShape;
+    auto& entry = *reinterpret_cast<ReceiveEntry*>(world.area.data() + shape.entries_at() +
+                                                   number * shape.entry_stride());
     entry.sge_count = input_.byte();
     for (uint32_t i = 0; i < World::kSges; i++) {
       const uint32_t length = input_.two();
       entry.sges[i] = {input_.two(), length, key()};
     }
-  }
-  void peer_receive() {
-    World& world = World::instance();
-    const uint32_t number = input_.byte() % World::kEntries;
-    const AreaShape& shape = World::kPeerShape;
-    fill(*reinterpret_cast<ReceiveEntry*>(world.area.data() + shape.entries_at() +
-                                          number * shape.entry_stride()));
-  }
-
-  // A receive of the peer's shared queue, under the next ticket.
-  void peer_ticket() {
-    World& world = World::instance();
-    const SharedShape& shape = World::kPeerShared;
-    const uint32_t entry = input_.byte();
-    auto& header = *reinterpret_cast<BoardHeader*>(world.board.data());
-    const uint32_t ticket = header.posted.load();
-    const uint32_t number = entry % World::kEntries;
-    fill(*reinterpret_cast<ReceiveEntry*>(world.board.data() + shape.entries_at() +
-                                          number * shape.entry_stride()));
-    reinterpret_cast<std::atomic<uint64_t>*>(world.claims.data() + shape.claims_at())[number].store(
-        with_ticket(ticket, kPosted));
-    reinterpret_cast<std::atomic<uint64_t>*>(world.board.data() +
-                                             shape.tickets_at())[ticket % World::kEntries]
-        .store(with_ticket(ticket, entry < 128 ? number : entry));
-    header.limit.store(input_.byte());
-    header.posted.store(ticket + 1);
   }
 
   void peer_region() {
@@ -178,8 +149,7 @@ class Script {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   World::instance().reset();
   Input input(data, size);
-  const uint8_t mode = input.byte();
-  Session session(mode & kOwnShared, mode & kPeerShared);
+  Session session;
   for (int i = 0; i < 3; i++) session.post_receive();
   Script(input, session).run();
   return 0;

@@ -70,7 +70,7 @@ export const mutations = [
   {
     name: 'shm-peer-counts-pieces',
     file: source('queue-pair/queue_pair_execute.cc'),
-    find: `if (count > (peer_->shared() == nullptr ? peer_->sges() : peer_->shared()->sges())) [[unlikely]]`,
+    find: `if (count > peer_->sges()) [[unlikely]]`,
     replace: 'if (count > kMaxWorkRequests) [[unlikely]]',
     why: 'The number of pieces that a peer writes into its receive overflows an array.',
     tests: ['native asan shm_hostile'],
@@ -130,22 +130,6 @@ export const mutations = [
     replace: '',
     why: 'Of two queues with events on one channel the second is not told of.',
     tests: ['native asan shm_many', 'native asan shm_waiting'],
-  },
-  {
-    name: 'shm-shared-receives-wake-nobody',
-    file: source('queue-pair/shared_receive_queue.cc'),
-    find: 'if (claims_->starved.load(std::memory_order_seq_cst) != 0) [[unlikely]]',
-    replace: 'if (claims_->starved.load(std::memory_order_seq_cst) > 1) [[unlikely]]',
-    why: 'Senders that wait for a shared receive are not woken when one is posted.',
-    tests: ['native asan shm_shared_receives'],
-  },
-  {
-    name: 'shm-ticket-of-peer-believed',
-    file: source('queue-pair/shared_receives.cc'),
-    find: 'if (ticket_of(word) != ticket || index > mask) continue;',
-    replace: 'if (ticket_of(word) != ticket) continue;',
-    why: 'A number that the owner of a shared receive queue writes leads out of its tables.',
-    tests: ['native asan shm_hostile', 'native asan shm_shared_receives'],
   },
   {
     name: 'shm-event-wakes-twice',

@@ -1,4 +1,4 @@
-// A peer that writes nonsense into all that it can write: slots, counters, claims, the region table and the
+// A peer that writes nonsense into all that it can write: slots, counters, the region table and the
 // receives that are its own, the eventfd, the socket. The victim neither crashes nor touches anything that
 // it did not post or register, and its other connections go on.
 //   shm_stress shm_hostile [SEED]
@@ -12,7 +12,6 @@
 #include "../random_values.h"
 #include "process.h"
 #include "shm/mapping/layout.h"
-#include "shm/mapping/shared_receive_layout.h"
 #include "shm/setup/frame.h"
 
 namespace shm_hostile_stress {
@@ -59,7 +58,7 @@ struct Hostile {
   std::shared_ptr<shm::SharedMapping> area, table;  // its own
   UniqueFd area_fd, table_fd;
   UniqueFd event{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
-  Bytes victim_area, victim_claims;
+  Bytes victim_area;
   uint32_t victim_entries = 1;
   UniqueFd victim_event;
 
@@ -69,10 +68,7 @@ struct Hostile {
                                        shm::Sharing::read_only, table_fd);
     CHECK(area != nullptr && table != nullptr);
   }
-  ~Hostile() {
-    victim_area.unmap();
-    victim_claims.unmap();
-  }
+  ~Hostile() { victim_area.unmap(); }
 
   UniqueFd some_descriptor() {
     switch (random.below(6)) {
@@ -116,7 +112,6 @@ struct Hostile {
       if (random.one_in(3)) greeting.receive_entries = random.near(kDepth);
       if (random.one_in(3)) greeting.receive_sges = random.near(2);
       if (random.one_in(3)) greeting.flags = random.word() & 7;
-      if (random.one_in(3)) greeting.shared_entries = random.near(kDepth);
       if (random.one_in(4)) greeting.private_length = random.near(shm::kMaxPrivateData);
       if (random.one_in(2)) {
         for (size_t i = 0; i < 3; i++) extra.push_back(some_descriptor());
@@ -137,12 +132,7 @@ struct Hostile {
     victim_area = Bytes::map(frame.fds[0].get());
     CHECK(victim_area.data != nullptr);
     CHECK(Bytes::map(frame.fds[1].get()).data == nullptr);  // the region table is for reading only
-    size_t next = 2;
-    if (frame.greeting.flags & shm::kGreetingEventFd) victim_event = std::move(frame.fds[next++]);
-    if (frame.greeting.flags & shm::kGreetingShared) {
-      CHECK(Bytes::map(frame.fds[next].get()).data == nullptr);  // so is the board
-      victim_claims = Bytes::map(frame.fds[next + 1].get());
-    }
+    if (frame.greeting.flags & shm::kGreetingEventFd) victim_event = std::move(frame.fds[2]);
     const shm::PlainFrame ready{shm::header_of(shm::FrameType::synchronized), 0, shm::Blame::nothing, {}};
     return shm::send_frame(socket.get(), &ready, sizeof ready, {}) == 0;
   }
@@ -186,7 +176,6 @@ struct Hostile {
     slot.immediate = random.word();
     slot.kind = static_cast<shm::SlotKind>(random.one_in(8) ? random.word() : random.below(3));
     slot.flags = static_cast<uint8_t>(random.one_in(8) ? random.word() : random.below(4));
-    slot.entry = static_cast<uint16_t>(random.near(number % kDepth));
     slot.sequence.store(random.one_in(30) ? random.word() : number + 1);
   }
 
@@ -223,7 +212,6 @@ struct Hostile {
       if (random.one_in(2)) forge_arrival(number / 4);
       if (random.one_in(20)) victim_area.scribble(random, sizeof(shm::AreaHeader));
       if (random.one_in(200)) victim_area.scribble(random, victim_area.size);
-      if (random.one_in(10)) victim_claims.scribble(random, victim_claims.size);
       forge_own();
       if (victim_event && random.one_in(100)) {
         const uint64_t value = random.one_in(2) ? UINT64_MAX - 1 : random.word();
@@ -297,14 +285,8 @@ void post_something(End& end, const Guarded& memory, Random& random) {
 // Serves one hostile connection until it is over.
 void serve(Id made, Random& random, Bystander& bystander) {
   ibv_pd* pd = provider().alloc_pd(context());
-  ibv_srq* srq = nullptr;
-  if (random.one_in(2)) {
-    ibv_srq_init_attr attributes{};
-    attributes.attr = {kDepth, 1, 0};
-    srq = provider().create_srq(pd, &attributes);
-  }
   {
-    End end(std::move(made), {.channel = true, .depth = kDepth, .pd = pd, .srq = srq, .hostile_peer = true});
+    End end(std::move(made), {.channel = true, .depth = kDepth, .pd = pd, .hostile_peer = true});
     Guarded memory(pd, random.one_in(4) ? Kind::plain : Kind::shared);
     const auto receive = [&](uint64_t number) {
       ibv_sge sge = memory.sge(number, 256);
@@ -312,7 +294,7 @@ void serve(Id made, Random& random, Bystander& bystander) {
       request.wr_id = number;
       request.sg_list = &sge;
       request.num_sge = 1;
-      return srq == nullptr ? ibv_post_recv(end.qp, &request, &bad) : ibv_post_srq_recv(srq, &request, &bad);
+      return ibv_post_recv(end.qp, &request, &bad);
     };
     for (uint64_t i = 0; i < kDepth; i++) CHECK(receive(i) == 0);
     ConnectParameters parameters;
@@ -346,7 +328,6 @@ void serve(Id made, Random& random, Bystander& bystander) {
     }
     CHECK(memory.whole());
   }
-  if (srq != nullptr) CHECK(provider().destroy_srq(srq) == 0);
   CHECK(provider().dealloc_pd(pd) == 0);
 }
 

@@ -17,8 +17,14 @@
 namespace rdmakit::iwarp {
 
 ibv_context* device_context() {
-  using Device = software::Device<CompletionQueue, QueuePair, SharedReceiveQueue>;
-  static Device* device = std::make_unique<Device>(kDeviceName, IBV_NODE_RNIC, IBV_TRANSPORT_IWARP).release();
+  using Device = software::Device<CompletionQueue, QueuePair>;
+  static Device* device = [] {
+    auto made = std::make_unique<Device>(kDeviceName, IBV_NODE_RNIC, IBV_TRANSPORT_IWARP);
+    made->context.ops.post_srq_recv = [](ibv_srq* srq, ibv_recv_wr* request, ibv_recv_wr** bad) {
+      return static_cast<SharedReceiveQueue*>(srq)->post(request, bad);
+    };
+    return made.release();
+  }();
   return &device->context;
 }
 

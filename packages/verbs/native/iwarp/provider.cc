@@ -21,7 +21,7 @@ using namespace iwarp;
 using software::destroy;
 using software::make;
 
-using Base = software::ProviderBase<CompletionChannel, CompletionQueue, SharedReceiveQueue, QueuePair>;
+using Base = software::ProviderBase<CompletionChannel, CompletionQueue, QueuePair>;
 
 class IwarpProvider final : public Base {
  public:
@@ -70,6 +70,22 @@ class IwarpProvider final : public Base {
                     Progress progress) override;
   ibv_cq_ex* create_cq_ex(ibv_context* context, ibv_cq_init_attr_ex* attributes, Progress progress) override {
     return CompletionQueue::create_extended(context, *attributes, progress).release();
+  }
+  ibv_srq* create_srq(ibv_pd* pd, ibv_srq_init_attr* attributes) override {
+    return SharedReceiveQueue::create(pd, attributes).release();
+  }
+  int modify_srq(ibv_srq* srq, ibv_srq_attr* attributes, int mask) override {
+    return static_cast<SharedReceiveQueue*>(srq)->modify(*attributes, mask);
+  }
+  int query_srq(ibv_srq* srq, ibv_srq_attr* attributes) override {
+    static_cast<SharedReceiveQueue*>(srq)->query(*attributes);
+    return 0;
+  }
+  int destroy_srq(ibv_srq* srq) override {
+    SharedReceiveQueue* own = static_cast<SharedReceiveQueue*>(srq);
+    if (own->in_use()) return EBUSY;
+    destroy(own);
+    return 0;
   }
   int resize_cq(ibv_cq* cq, int entries) override { return CompletionQueue::of(cq)->resize(entries); }
 

@@ -12,7 +12,6 @@
 #include "shm/mapping/shared_mapping.h"
 #include "shm/memory/protection_domain.h"
 #include "shm/queue-pair/queue_pair.h"
-#include "shm/queue-pair/shared_receive_queue.h"
 #include "shm/setup/connection.h"
 #include "software/device.h"
 #include "software/provider_base.h"
@@ -24,7 +23,7 @@ using namespace shm;
 using software::destroy;
 using software::make;
 
-using Base = software::ProviderBase<CompletionChannel, CompletionQueue, SharedReceiveQueue, QueuePair>;
+using Base = software::ProviderBase<CompletionChannel, CompletionQueue, QueuePair>;
 
 class ShmProvider final : public Base {
  public:
@@ -46,8 +45,7 @@ class ShmProvider final : public Base {
   int query_port(ibv_context* context, uint8_t port, ibv_port_attr* attributes) override;
   uint32_t capabilities(ibv_context*) override {
     return kCapabilityWriteWithImmediate | kCapabilitySendWithImmediate | kCapabilityAtomics |
-           kCapabilitySharedReceiveQueue | kCapabilityMemoryWindow | kCapabilityTimestamps |
-           kCapabilityResize | kCapabilityReregister;
+           kCapabilityMemoryWindow | kCapabilityTimestamps | kCapabilityResize | kCapabilityReregister;
   }
   // Addresses are paths of sockets: there is no GID.
   int query_gids(ibv_context*, uint8_t port, std::vector<GidEntry>&) override {
@@ -111,9 +109,6 @@ int ShmProvider::query_device(ibv_context*, ibv_device_attr* attributes) {
   attributes->max_mw = kMaxRegions - 1;
   attributes->device_cap_flags = IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
   attributes->max_pd = 65536;
-  attributes->max_srq = 65536;
-  attributes->max_srq_wr = kMaxWorkRequests;
-  attributes->max_srq_sge = kMaxSge;
   // Reads and atomics are done when they are posted, so there is no bound; this is what the field holds.
   attributes->max_qp_rd_atom = UINT8_MAX;
   attributes->max_qp_init_rd_atom = UINT8_MAX;
@@ -277,7 +272,7 @@ int ShmProvider::destroy_qp(ibv_qp* qp) {
 }  // namespace
 
 ibv_context* shm::device_context() {
-  using Device = software::Device<CompletionQueue, QueuePair, SharedReceiveQueue>;
+  using Device = software::Device<CompletionQueue, QueuePair>;
   static Device* device =
       std::make_unique<Device>(kDeviceName, IBV_NODE_UNSPECIFIED, IBV_TRANSPORT_UNSPECIFIED).release();
   return &device->context;

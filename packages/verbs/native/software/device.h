@@ -9,7 +9,7 @@
 
 namespace rdmakit::software {
 
-template <typename CompletionQueue, typename QueuePair, typename SharedReceiveQueue>
+template <typename CompletionQueue, typename QueuePair>
 struct Device {
   ibv_device device{};
   ibv_context context{};
@@ -36,9 +36,6 @@ struct Device {
     };
     context.ops.post_recv = [](ibv_qp* qp, ibv_recv_wr* request, ibv_recv_wr** bad) {
       return static_cast<QueuePair*>(qp)->post_receive(request, bad);
-    };
-    context.ops.post_srq_recv = [](ibv_srq* srq, ibv_recv_wr* request, ibv_recv_wr** bad) {
-      return static_cast<SharedReceiveQueue*>(srq)->post(request, bad);
     };
   }
 };

@@ -29,8 +29,7 @@ void destroy(Object* object) {
   std::unique_ptr<Object>(object).reset();
 }
 
-template <typename CompletionChannel, typename CompletionQueue, typename SharedReceiveQueue,
-          typename QueuePair>
+template <typename CompletionChannel, typename CompletionQueue, typename QueuePair>
 class ProviderBase : public Provider {
  public:
   int close_device(ibv_context*) override { return 0; }
@@ -51,23 +50,6 @@ class ProviderBase : public Provider {
   int destroy_cq(ibv_cq* cq) override {
     CompletionQueue* own = CompletionQueue::of(cq);
     if (own->users != 0) return EBUSY;
-    destroy(own);
-    return 0;
-  }
-
-  ibv_srq* create_srq(ibv_pd* pd, ibv_srq_init_attr* attributes) override {
-    return SharedReceiveQueue::create(pd, attributes).release();
-  }
-  int modify_srq(ibv_srq* srq, ibv_srq_attr* attributes, int mask) override {
-    return static_cast<SharedReceiveQueue*>(srq)->modify(*attributes, mask);
-  }
-  int query_srq(ibv_srq* srq, ibv_srq_attr* attributes) override {
-    static_cast<SharedReceiveQueue*>(srq)->query(*attributes);
-    return 0;
-  }
-  int destroy_srq(ibv_srq* srq) override {
-    SharedReceiveQueue* own = static_cast<SharedReceiveQueue*>(srq);
-    if (own->in_use()) return EBUSY;
     destroy(own);
     return 0;
   }

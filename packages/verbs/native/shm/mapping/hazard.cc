@@ -25,7 +25,7 @@ bool Hazard::peer_over() const {
 
 bool Hazard::holds(uint32_t key, const ProtectionDomain& domain) const {
   const uint32_t held = word();
-  if (held == 0 || held == kTakingReceive) return false;
+  if (held == 0) return false;
   return (held == key || !domain.is_live(held)) && !peer_over();
 }
 

@@ -48,7 +48,7 @@ struct alignas(kApart) Slot {
   uint32_t immediate;  // network byte order; or a key
   SlotKind kind;
   uint8_t flags;
-  uint16_t entry;  // of the shared receive queue, when the receive is one of those
+  uint16_t reserved;
   uint8_t payload[kSlotPayload];
 };
 static_assert(sizeof(Slot) == kApart);
@@ -74,14 +74,11 @@ struct AreaHeader {
   alignas(kApart) std::atomic<uint32_t> posted;
   // Owner arms, peer disarms when it rings the eventfd.
   alignas(kApart) std::atomic<uint32_t> armed;
-  // Peer: the key of the owner's region that it is about to touch, kTakingReceive, or 0.
+  // Peer: the key of the owner's region that it is about to touch, or 0.
   alignas(kApart) std::atomic<uint32_t> hazard;
   // Peer: 1 while it waits for a receive to be posted. The owner takes it back when it wakes the peer.
   alignas(kApart) std::atomic<uint32_t> starved;
 };
-
-// A hazard, though no key: the peer takes a receive from a shared queue.
-inline constexpr uint32_t kTakingReceive = 1;
 
 inline constexpr uint32_t kArmedNot = 0;
 inline constexpr uint32_t kArmedSolicited = 1;

@@ -20,14 +20,11 @@ std::atomic<uint32_t> next_queue_pair_number{0};
 }  // namespace
 
 std::unique_ptr<QueuePair> QueuePair::create(ibv_pd* pd, ibv_qp_init_attr* attributes) {
-  auto* shared = static_cast<SharedReceiveQueue*>(attributes->srq);
-  errno = check_attributes(*attributes);
-  if (errno == 0 && shared != nullptr && shared->pd != pd) errno = EINVAL;
+  errno = attributes->srq == nullptr ? check_attributes(*attributes) : EOPNOTSUPP;
   if (errno != 0) return nullptr;
   const ibv_qp_cap& cap = attributes->cap = granted(*attributes);
-  // The slots of a queue pair that shares its receives are enough for all of them to come here.
-  const AreaShape shape{shared == nullptr ? cap.max_recv_wr : shared->shape().entries,
-                        std::max(cap.max_recv_sge, 1u), CompletionQueue::of(attributes->recv_cq)->stamped()};
+  const AreaShape shape{cap.max_recv_wr, cap.max_recv_sge,
+                        CompletionQueue::of(attributes->recv_cq)->stamped()};
   UniqueFd fd;
   std::shared_ptr<SharedMapping> area =
       SharedMapping::create("rdmakit-queue-pair", shape.size(), Sharing::writable, fd);
@@ -35,8 +32,7 @@ std::unique_ptr<QueuePair> QueuePair::create(ibv_pd* pd, ibv_qp_init_attr* attri
   std::unique_ptr<QueuePair> made(new QueuePair(pd, *attributes, shape));
   made->area_fd_ = std::move(fd);
   made->header_ = reinterpret_cast<AreaHeader*>(area->data());
-  // The receives of a shared queue are looked at one by one.
-  made->header_->floor.store(shared == nullptr ? UINT32_MAX : 0, std::memory_order_relaxed);
+  made->header_->floor.store(UINT32_MAX, std::memory_order_relaxed);
   made->slots_ = reinterpret_cast<Slot*>(area->data() + shape.slots_at());
   made->stamps_ = reinterpret_cast<const uint64_t*>(area->data() + shape.stamps_at());
   made->hazard_ = std::make_shared<Hazard>(area);
@@ -48,8 +44,7 @@ QueuePair::QueuePair(ibv_pd* pd, const ibv_qp_init_attr& attributes, AreaShape s
     : QueuePairBase(
           pd, attributes, attributes.cap,
           next_queue_pair_number.fetch_add(1, std::memory_order_relaxed) % 0xffffff + 1),  // never 0
-      shape_(shape),
-      shared_(static_cast<SharedReceiveQueue*>(attributes.srq)) {
+      shape_(shape) {
   send_mask_ = cap_.max_send_wr - 1;
   receive_mask_ = shape_.entries - 1;
   // One piece, and left untouched: an idle queue pair costs address space, not memory.
@@ -68,11 +63,9 @@ QueuePair::QueuePair(ibv_pd* pd, const ibv_qp_init_attr& attributes, AreaShape s
   send_queue()->users++;
   receive_queue()->users++;
   domain()->join(this);
-  if (shared_ != nullptr) shared_->join(this);
 }
 
 QueuePair::~QueuePair() {
-  if (shared_ != nullptr) shared_->leave(this);
   domain()->leave(this);
   send_queue()->users--;
   receive_queue()->users--;
@@ -204,12 +197,8 @@ bool QueuePair::finish_end() {
     broken_ = true;
     flush_receives();
   }
-  // The peer may have ended between recording its report of the limit and sending it.
-  if (shared_ != nullptr) shared_->look_at_limit();
-  const uint32_t new_events =
-      ending_.event | (shared_ != nullptr ? Failure::kLastReceive : Failure::kNothing);
-  if (new_events != Failure::kNothing) {
-    events_.fetch_or(new_events);
+  if (ending_.event != Failure::kNothing) {
+    events_.fetch_or(ending_.event);
     ProgressThread::instance().call(errand_);
   }
   const std::shared_ptr<Link> link = this->link();
@@ -259,7 +248,6 @@ void QueuePair::raise_events() {
   raise(Failure::kAccess, IBV_EVENT_QP_ACCESS_ERR);
   raise(Failure::kRequest, IBV_EVENT_QP_REQ_ERR);
   raise(Failure::kFatal, IBV_EVENT_QP_FATAL);
-  raise(Failure::kLastReceive, IBV_EVENT_QP_LAST_WQE_REACHED);
 }
 
 bool QueuePair::retire() {
@@ -301,11 +289,6 @@ void QueuePair::remove_segment(uint32_t number, uint32_t generation) {
 void QueuePair::finish_own_copies() {
   { const std::lock_guard sends(send_lock_); }
   { const std::lock_guard receives(receive_queue()->members_lock()); }
-}
-
-void QueuePair::kick_starved() {
-  if (header_->starved.exchange(0, std::memory_order_seq_cst) == 0) return;
-  if (const std::shared_ptr<Link> at = link()) at->kick();
 }
 
 void QueuePair::announce(const std::shared_ptr<Segment>& segment, uint32_t number) {

@@ -23,7 +23,6 @@
 #include "shm/mapping/layout.h"
 #include "shm/mapping/sleep_lock.h"
 #include "shm/progress_thread.h"
-#include "shm/queue-pair/shared_receive_queue.h"
 #include "shm/setup/link.h"
 #include "shm/setup/peer.h"
 #include "software/queue_pair.h"
@@ -34,9 +33,28 @@ class CompletionQueue;
 class Connection;
 class ProtectionDomain;
 
+// A receive as its owner relies on it; the peer has a copy.
+struct ReceiveWork {
+  uint64_t wr_id;
+  uint64_t length;
+  uint32_t sge_count;
+
+  // Hot path. `own` and this are ours to rely on; the entry is a copy for the peer, who could write to it.
+  void post(const ibv_recv_wr& request, ibv_sge* own, ReceiveEntry& entry) {
+    wr_id = request.wr_id;
+    length = 0;
+    entry.sge_count = sge_count = static_cast<uint32_t>(request.num_sge);
+    for (uint32_t i = 0; i < sge_count; i++) {
+      const ibv_sge& sge = own[i] = request.sg_list[i];
+      entry.sges[i] = {sge.addr, sge.length, sge.lkey};
+      length += sge.length;
+    }
+  }
+};
+
 // Why a connection ends, and the reports to both sides.
 struct Failure {
-  enum Event : uint32_t { kNothing = 0, kFatal = 1, kAccess = 2, kRequest = 4, kLastReceive = 8 };
+  enum Event : uint32_t { kNothing = 0, kFatal = 1, kAccess = 2, kRequest = 4 };
   ibv_wc_status oldest_send = IBV_WC_WR_FLUSH_ERR;  // all others get IBV_WC_WR_FLUSH_ERR
   int status = 0;                                   // of the id's `disconnected` event; 0 is an orderly end
   int peer_status = 0;                              // of the peer's
@@ -81,7 +99,6 @@ class QueuePair final : public software::QueuePairBase {
   AreaShape shape() const { return shape_; }
   int area_fd() const { return area_fd_.get(); }
   int table_fd() const;
-  SharedReceiveQueue* shared_receives() const { return shared_; }
   int event_fd() const;
 
   // INIT → RTS. 0 or an errno value.
@@ -109,9 +126,6 @@ class QueuePair final : public software::QueuePairBase {
   void arm(uint32_t armed);
   // A peer has taken the arming away, because it brought something.
   bool was_disarmed() const;
-
-  // Something was posted to the shared receive queue: the peer is woken if it waits for that.
-  void kick_starved();
 
   // Sends requests that need not wait any more; ends those that waited for the peer's hazard.
   void progress();
@@ -190,8 +204,6 @@ class QueuePair final : public software::QueuePairBase {
   Outcome place(const Request& request, const ReceiveEntry& entry);
   ibv_wc_status check_local(const Request& request, uint32_t access) const;
   bool has_receive();
-  bool take_shared_receive();
-  const ReceiveEntry& receive_entry() const;
   bool hold(uint32_t key);
   void let_go();
   bool can_touch(const RemotePiece& piece);
@@ -201,10 +213,7 @@ class QueuePair final : public software::QueuePairBase {
 
   // queue_pair_receive.cc
   bool take(const Slot& slot, const ReceiveWork& work, const ibv_sge* sges, ibv_wc& completion);
-  bool take_private(const Slot& slot, ibv_wc& completion);
-  bool take_shared(const Slot& slot, ibv_wc& completion);
   void flush_receives();
-  void flush_shared();
 
   const AreaShape shape_;
   UniqueFd area_fd_;  // until the peer has it
@@ -218,8 +227,7 @@ class QueuePair final : public software::QueuePairBase {
   uint32_t revoking_ = 0;             // the window whose end the oldest send waits for
   uint32_t held_ = 0;                 // the hazard as the peer sees it
   uint32_t position_ = 0;             // messages sent that took a receive
-  uint32_t posted_ = 0;               // receives of the peer, as last read; of a shared queue, as taken
-  uint32_t taken_ = 0;                // the receive of a shared queue that is for the next message
+  uint32_t posted_ = 0;               // receives of the peer, as last read
   uint32_t send_mask_ = 0;
   uint32_t send_head_ = 0;                // the oldest that is not done
   uint32_t send_tail_ = 0;                // the next to be posted
@@ -238,7 +246,6 @@ class QueuePair final : public software::QueuePairBase {
   alignas(kApart) AreaHeader* header_ = nullptr;
   Slot* slots_ = nullptr;
   const uint64_t* stamps_ = nullptr;
-  SharedReceiveQueue* const shared_;  // or null
   uint32_t receive_mask_ = 0;
   uint32_t receive_head_ = 0;                // the next arrival; under members_lock
   bool broken_ = false;                      // no more arrivals are taken; under members_lock

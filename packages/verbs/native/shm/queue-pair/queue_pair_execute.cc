@@ -48,8 +48,6 @@ void QueuePair::let_go() {
 // The peer has a receive for message number position_.
 bool QueuePair::has_receive() {
   if (position_ != posted_) return true;
-  if (peer_->shared() != nullptr) [[unlikely]]
-    return take_shared_receive();
   AreaHeader& header = peer_->header();
   posted_ = header.posted.load(std::memory_order_acquire);
   if (position_ != posted_) return true;
@@ -57,31 +55,6 @@ bool QueuePair::has_receive() {
   header.starved.exchange(1, std::memory_order_seq_cst);
   posted_ = header.posted.load(std::memory_order_seq_cst);
   return position_ != posted_;
-}
-
-// From a queue that other peers share. It stays ours until the message is published, or until the owner has
-// closed the area and taken it back: the hazard tells it that we are at it.
-bool QueuePair::take_shared_receive() {
-  if (!hold(kTakingReceive)) return false;
-  SharedReceives& shared = *peer_->shared();
-  uint32_t taken = shared.take(peer_->queue_pair());
-  if (taken == SharedReceives::kNone) {
-    // First what the owner looks for, then where it looks whether there is anything.
-    peer_->header().starved.exchange(1, std::memory_order_seq_cst);
-    shared.starve();
-    taken = shared.take(peer_->queue_pair());
-    if (taken == SharedReceives::kNone) return false;
-  }
-  if (shared.tells_limit()) [[unlikely]]
-    link_->tell_limit();
-  taken_ = taken;
-  peer_->slot(position_).entry = static_cast<uint16_t>(taken);
-  posted_ = position_ + 1;
-  return true;
-}
-
-const ReceiveEntry& QueuePair::receive_entry() const {
-  return peer_->shared() != nullptr ? peer_->shared()->entry(taken_) : peer_->entry(position_);
 }
 
 // Memory that is not shared is reached by the peer's process number, which another process may have
@@ -222,7 +195,7 @@ QueuePair::Outcome QueuePair::send(const Request& request) {
   // A short message that every receive has room for needs no look at the receive.
   if (request.length > kSlotPayload ||
       request.length > peer_->header().floor.load(std::memory_order_relaxed)) {
-    return place(request, receive_entry());
+    return place(request, peer_->entry(position_));
   }
   publish_payload(request);
   return Outcome{};
@@ -244,7 +217,7 @@ void QueuePair::publish_payload(const Request& request) {
 QueuePair::Outcome QueuePair::place(const Request& request, const ReceiveEntry& entry) {
   Slot& slot = peer_->slot(position_);
   const uint32_t count = read_once(entry.sge_count);
-  if (count > (peer_->shared() == nullptr ? peer_->sges() : peer_->shared()->sges())) [[unlikely]]
+  if (count > peer_->sges()) [[unlikely]]
     return Outcome::failed(IBV_WC_REM_OP_ERR, EPROTO);
   std::array<ReceiveSge, kMaxSge> pieces;
   uint64_t capacity = 0;

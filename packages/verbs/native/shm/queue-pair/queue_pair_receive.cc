@@ -16,7 +16,7 @@ int QueuePair::post_receive(ibv_recv_wr* request, ibv_recv_wr** bad) {
   int error = 0;
   {
     const std::lock_guard lock(receive_lock_);
-    if (state_.load(std::memory_order_relaxed) == State::reset || shared_ != nullptr) [[unlikely]] {
+    if (state_.load(std::memory_order_relaxed) == State::reset) [[unlikely]] {
       *bad = request;
       return EINVAL;
     }
@@ -63,10 +63,13 @@ int QueuePair::post_receive(ibv_recv_wr* request, ibv_recv_wr** bad) {
 int QueuePair::consume(int capacity, ibv_wc* completions) {
   int count = 0;
   while (count < capacity && !broken_) {
-    const Slot& slot = slots_[receive_head_ & receive_mask_];
+    const uint32_t index = receive_head_ & receive_mask_;
+    const Slot& slot = slots_[index];
     if (slot.sequence.load(std::memory_order_seq_cst) != receive_head_ + 1) break;
-    const bool good =
-        shared_ == nullptr ? take_private(slot, completions[count]) : take_shared(slot, completions[count]);
+    // Not good: what the peer wrote makes no sense.
+    const bool good = receive_head_ != receive_tail_.load(std::memory_order_acquire) &&
+                      take(slot, receive_works_[index], &receive_sges_[size_t{index} * cap_.max_recv_sge],
+                           completions[count]);
     if (good) {
       receive_head_++;
       receive_polled_.store(receive_head_, std::memory_order_release);
@@ -78,26 +81,6 @@ int QueuePair::consume(int capacity, ibv_wc* completions) {
     }
   }
   return count;
-}
-
-// False: what the peer wrote makes no sense.
-bool QueuePair::take_private(const Slot& slot, ibv_wc& completion) {
-  if (receive_head_ == receive_tail_.load(std::memory_order_acquire)) return false;
-  const uint32_t index = receive_head_ & receive_mask_;
-  return take(slot, receive_works_[index], &receive_sges_[size_t{index} * cap_.max_recv_sge], completion);
-}
-
-bool QueuePair::take_shared(const Slot& slot, ibv_wc& completion) {
-  const uint32_t entry = read_once(slot.entry);
-  const ReceiveWork* work = shared_->claim(entry);
-  if (work == nullptr) return false;
-  const bool good = take(slot, *work, shared_->sges(entry), completion);
-  if (!good) {  // to flush_shared, as one that the peer had taken
-    shared_->unclaim(entry, qp_num);
-    return false;
-  }
-  shared_->release(entry);
-  return true;
 }
 
 bool QueuePair::take(const Slot& slot, const ReceiveWork& work, const ibv_sge* sge, ibv_wc& completion) {
@@ -180,20 +163,7 @@ void QueuePair::arm(uint32_t armed) { header_->armed.exchange(armed, std::memory
 
 bool QueuePair::was_disarmed() const { return header_->armed.load(std::memory_order_seq_cst) == kArmedNot; }
 
-// Flushes the receives that the peer had taken from the shared queue and not used; the rest stays there for
-// others.
-void QueuePair::flush_shared() {
-  ibv_wc completion{};
-  completion.status = IBV_WC_WR_FLUSH_ERR;
-  completion.opcode = IBV_WC_RECV;
-  completion.qp_num = qp_num;
-  for (uint32_t at = 0; shared_->take_back(qp_num, at, completion.wr_id);) {
-    receive_queue()->push(completion, true, &receive_polled_, receive_head_);
-  }
-}
-
 void QueuePair::flush_receives() {
-  if (shared_ != nullptr) return flush_shared();
   const uint32_t tail = receive_tail_.load(std::memory_order_seq_cst);
   for (; receive_head_ != tail; receive_head_++) {
     ibv_wc completion{};

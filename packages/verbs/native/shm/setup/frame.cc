@@ -19,7 +19,6 @@ size_t frame_length(FrameType type) {
     case FrameType::synchronized:
     case FrameType::kick:
     case FrameType::end:
-    case FrameType::limit:
       return sizeof(PlainFrame);
   }
   return 0;

@@ -6,7 +6,7 @@
 //   announce … synchronized ──────────►         either may use the other's area from here on;
 //            ◄────────── announce … synchronized  `established` follows the peer's `synchronized`
 //   In one of these each says whether it may copy memory of the other that is not shared. announce, withdraw,
-//   kick, limit ◄►
+//   kick ◄►
 //   end ◄────────────────────────────►          a hang-up without it is a peer's death
 #pragma once
 
@@ -34,7 +34,6 @@ enum class FrameType : uint16_t {
   synchronized,  // all segments of the time before the connection have been announced
   kick,          // a receive was posted that the peer was waiting for
   end,           // the queue pair is in the error state and touches nothing any more
-  limit,         // few receives are left in the shared receive queue
 };
 
 struct FrameHeader {
@@ -46,18 +45,17 @@ struct FrameHeader {
 // Flags of a greeting: its content beyond the area and the region table.
 inline constexpr uint32_t kGreetingEventFd = 1;  // the third descriptor: rung for arrivals
 inline constexpr uint32_t kGreetingStamps = 2;   // arrivals are to carry the time
-inline constexpr uint32_t kGreetingShared = 4;   // the last two descriptors: board and claims of a shared
-                                                 // receive queue, whose receives the messages take
-inline constexpr size_t kMaxDescriptors = 5;
+// Any other says something that this version does not do, as the 4 of shared receive queues, which were.
+inline constexpr uint32_t kGreetingKnown = kGreetingEventFd | kGreetingStamps;
+inline constexpr size_t kMaxDescriptors = 5;  // older versions send up to as many
 
 struct GreetingFrame {  // request, accept, reject
   FrameHeader header;
   uint32_t receive_entries;  // AreaShape of the sender's area
   uint32_t receive_sges;
-  uint32_t queue_pair;      // number
-  uint32_t flags;           // kGreeting…
-  uint32_t shared_entries;  // SharedShape of the shared receive queue
-  uint32_t shared_sges;
+  uint32_t queue_pair;  // number
+  uint32_t flags;       // kGreeting…
+  uint32_t reserved[2];
   int32_t status;  // reject: 0, or an errno value when it was not the application that said no;
                    // accept: reach_of() the initiator
   uint32_t private_length;
@@ -73,7 +71,7 @@ struct SegmentFrame {  // announce, withdraw
 // The error of the receiver of an end frame, as an asynchronous event reports it.
 enum class Blame : uint8_t { nothing, access, request };
 
-struct PlainFrame {  // synchronized, kick, end, limit
+struct PlainFrame {  // synchronized, kick, end
   FrameHeader header;
   int32_t status;  // end: 0 is orderly, else an errno value; synchronized, of the initiator: reach_of() the
                    // responder

@@ -83,13 +83,6 @@ int Connection::send_greeting(FrameType type, int status) {
       greeting.flags |= kGreetingEventFd;
       fds[count++] = queue_pair()->event_fd();
     }
-    if (const SharedReceiveQueue* shared = queue_pair()->shared_receives()) {
-      greeting.flags |= kGreetingShared;
-      greeting.shared_entries = shared->shape().entries;
-      greeting.shared_sges = shared->shape().sges;
-      fds[count++] = shared->board_fd();
-      fds[count++] = shared->claims_fd();
-    }
   }
   return socket() < 0 ? ECONNRESET : send_frame(socket(), &greeting, sizeof greeting, {fds, count});
 }
@@ -207,11 +200,6 @@ int Connection::take_frame(Frame& frame, Events& events) {
       events.push_back({CmEvent::Type::established, 0, std::move(peer_private_data_), nullptr});
       return 0;
     case FrameType::kick:
-      return 0;
-    case FrameType::limit:
-      if (queue_pair_ == nullptr) return 0;
-      if (queue_pair()->shared_receives() == nullptr) return EPROTO;
-      queue_pair()->shared_receives()->look_at_limit();
       return 0;
     case FrameType::end: {
       Failure failure{.status = frame.plain.status};

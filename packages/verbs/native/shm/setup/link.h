@@ -28,7 +28,6 @@ class Link {
     put(PlainFrame{header_of(FrameType::synchronized), reach, Blame::nothing, {}}, nullptr);
   }
   void kick() { put(PlainFrame{header_of(FrameType::kick), 0, Blame::nothing, {}}, nullptr); }
-  void tell_limit() { put(PlainFrame{header_of(FrameType::limit), 0, Blame::nothing, {}}, nullptr); }
   // The last frame. Waiting frames are dropped.
   void end(int status, Blame blame);
   // The progress thread calls the connection in a moment.

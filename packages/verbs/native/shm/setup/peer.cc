@@ -33,21 +33,11 @@ std::unique_ptr<Peer> Peer::open(const GreetingFrame& greeting, Frame& frame) {
   peer->shape_ = {greeting.receive_entries, greeting.receive_sges, (greeting.flags & kGreetingStamps) != 0};
   errno = EPROTO;
   if (!peer->shape_.sane() || !frame.fds[0] || !frame.fds[1]) return nullptr;
-  size_t next = 2;
+  if (greeting.flags & ~kGreetingKnown) return nullptr;
   UniqueFd event_fd;
   if (greeting.flags & kGreetingEventFd) {
-    event_fd = std::move(frame.fds[next++]);
+    event_fd = std::move(frame.fds[2]);
     if (!event_fd || !is_event_fd(event_fd.get())) return nullptr;
-  }
-  if (greeting.flags & kGreetingShared) {
-    // The slots must hold one arrival for each receive.
-    if (peer->shape_.entries != greeting.shared_entries || !frame.fds[next] || !frame.fds[next + 1]) {
-      return nullptr;
-    }
-    peer->shared_ = SharedReceives::open({greeting.shared_entries, greeting.shared_sges},
-                                         frame.fds[next].get(), frame.fds[next + 1].get());
-    if (peer->shared_ == nullptr) return nullptr;
-    errno = EPROTO;
   }
   peer->area_ = SharedMapping::open(frame.fds[0].get(), peer->shape_.size(), Sharing::writable);
   if (peer->area_ == nullptr) return nullptr;

@@ -9,7 +9,6 @@
 
 #include "shm/mapping/layout.h"
 #include "shm/mapping/shared_mapping.h"
-#include "shm/queue-pair/shared_receives.h"
 #include "shm/setup/frame.h"
 
 namespace rdmakit::shm {
@@ -33,8 +32,6 @@ class Peer {
   const ReceiveEntry& entry(uint32_t position) const {
     return *reinterpret_cast<const ReceiveEntry*>(entries_ + (position & mask_) * entry_stride_);
   }
-  // Null: the receives are those of the area.
-  SharedReceives* shared() const { return shared_.get(); }
   bool stamped() const { return shape_.stamped; }
   std::atomic<uint64_t>& stamp(uint32_t position) const { return stamps_[position & mask_]; }
   uint32_t sges() const { return shape_.sges; }
@@ -76,7 +73,6 @@ class Peer {
   bool same_process_ = false;
 
   AreaShape shape_;
-  std::unique_ptr<SharedReceives> shared_;
   std::shared_ptr<SharedMapping> area_;
   std::shared_ptr<SharedMapping> table_mapping_;
   UniqueFd event_fd_;
