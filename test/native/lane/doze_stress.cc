@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <csignal>
+#include <thread>
 
 #include "../engine/fixture/nbd_fixture.h"
 
@@ -112,11 +113,14 @@ void told_while_it_stands() {
   NbdVolume volume(shape);
   SocketClient client(volume.attach(0));
   std::vector<uint8_t> page(kPage, 0x5a), back(kPage);
-  CHECK(client.write(0, page.data(), kPage) == kOk);
   Server& server = *volume.servers[0];
   // More than its mailbox holds.
   std::vector<QpRef> queue_pairs;
   for (int i = 0; i < 200; i++) queue_pairs.push_back(volume.queue_pair(0, server));
+  // While a WRITE is under way the lane polls, which is where it is held.
+  server.set_mode(Server::Mode::hung);
+  std::thread writes([&] { CHECK(client.write(0, page.data(), kPage) == kOk); });
+  await([&] { return volume.engine->volume().pages().get(0) == PageState::claimed; });
   {
     const std::lock_guard stands(volume.queue(0).lock);
     std::string why;
@@ -131,6 +135,8 @@ void told_while_it_stands() {
       CHECK(volume.engine->yield_lane(0) == 0 && volume.engine->resume_lane(0) == 0);
   }
   CHECK(volume.wait_for(Event::Type::lane_yielded).descriptor < 0);
+  server.set_mode(Server::Mode::healthy);
+  writes.join();
   CHECK(client.read(0, back.data(), kPage) == kOk && back == page);
 }
 
