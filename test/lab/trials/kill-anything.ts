@@ -9,7 +9,7 @@ import { ensurePageChurn } from '../machine/native.js'
 import { GuestStar } from '../machine/star.js'
 import { loadDriver } from '../swap/remote-swap.js'
 import { type ClientStatus, ReplicatedSwap } from '../swap/replicated-swap.js'
-import { conclude, ioError, stallsOf, stepsTold, wrongOf } from './trial.js'
+import { conclude, ioError, stallsOf, stepsTold, violated } from './trial.js'
 
 export interface KillAnythingOptions {
   /** How long at least, where `faults` is 0; and each kind of fault comes at least once. */
@@ -274,16 +274,19 @@ function backupUse(clients: readonly ClientStatus[]): BackupUse {
 
 /** The violations that a run showed; empty if there are none. */
 export function faultsOf(run: KillAnything): string[] {
-  return wrongOf([
-    [run.wrongPages > 0, `${run.wrongPages} wrong pages`],
-    [run.ioErrors.length > 0, `I/O errors: ${run.ioErrors.join('; ')}`],
+  return violated([
+    [run.wrongPages === 0, `${run.wrongPages} wrong pages`],
+    [run.ioErrors.length === 0, `I/O errors: ${run.ioErrors.join('; ')}`],
     ...run.faults.map(({ kind, away, longestStall }): [boolean, string] => [
-      longestStall > stallDeadline + away,
+      longestStall <= stallDeadline + away,
       `${kind}: a step took ${longestStall} s, more than ${stallDeadline} + ${away} s`,
     ]),
-    [run.backup?.working === false, 'the backup failed'],
-    [run.backup?.bytesRead === 0 && run.faults.some(costsData), 'nothing was read from the backup'],
-    [run.pagesIn < 1000 || run.pagesOut < 1000, 'the program hardly swapped'],
+    [run.backup?.working !== false, 'the backup failed'],
+    [
+      run.backup === undefined || run.backup.bytesRead > 0 || !run.faults.some(costsData),
+      'nothing was read from the backup',
+    ],
+    [run.pagesIn >= 1000 && run.pagesOut >= 1000, 'the program hardly swapped'],
   ])
 }
 

@@ -4,7 +4,7 @@ import type { LabParts } from '../machine/lab-parts.js'
 import { ensurePageChurn } from '../machine/native.js'
 import { GuestPair } from '../machine/pair.js'
 import { loadDriver, rdmakitSwap } from '../swap/remote-swap.js'
-import { conclude, ioError, stepsTold, wrongOf } from './trial.js'
+import { conclude, ioError, stepsTold, violated } from './trial.js'
 
 interface Restart {
   /** of memory when it was killed: 0 to 1 */
@@ -174,12 +174,12 @@ function reportOf(end: Awaited<RunningProcess['exited']>): Report {
 /** The violations that it showed; empty if there are none. */
 function faultsOf(storm: RestartStorm): string[] {
   const used = Math.min(...storm.restarts.map((restart) => restart.used))
-  return wrongOf([
-    [storm.wrongPages > 0, `${storm.wrongPages} wrong pages`],
-    [storm.ioErrors > 0, `${storm.ioErrors} I/O errors`],
-    [storm.oomKills > 0, `${storm.oomKills} processes killed for lack of memory`],
-    [storm.hungTasks > 0, `${storm.hungTasks} tasks hung for ${hungAfterSeconds} s`],
-    [!(used >= 0.95), `only ${(100 * used).toFixed(1)} % of the memory were in use`],
+  return violated([
+    [storm.wrongPages === 0, `${storm.wrongPages} wrong pages`],
+    [storm.ioErrors === 0, `${storm.ioErrors} I/O errors`],
+    [storm.oomKills === 0, `${storm.oomKills} processes killed for lack of memory`],
+    [storm.hungTasks === 0, `${storm.hungTasks} tasks hung for ${hungAfterSeconds} s`],
+    [used >= 0.95, `only ${(100 * used).toFixed(1)} % of the memory were in use`],
   ])
 }
 

@@ -3,9 +3,12 @@ import type { RunningProcess } from '../base/shell.js'
 /** Of the kernel's log: a page that did not come or go. */
 export const ioError = /I\/O error|(?:Read|Write)-error on swap/
 
-/** Those that hold, in words. */
-export function wrongOf(faults: readonly (readonly [wrong: boolean, what: string])[]): string[] {
-  return faults.flatMap(([wrong, what]) => (wrong ? [what] : []))
+/**
+ * What does not hold, in words. Say what must hold as a comparison that a number must pass: one that could not be read is
+ * NaN, and passes none.
+ */
+export function violated(conditions: readonly (readonly [holds: boolean, otherwise: string])[]): string[] {
+  return conditions.flatMap(([holds, otherwise]) => (holds ? [] : [otherwise]))
 }
 
 /** How a trial's command ends: what was seen as JSON, and what of it must not be. @returns 0 when all is well */
