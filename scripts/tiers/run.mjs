@@ -17,7 +17,7 @@ export const results = join(top, 'test-results')
  * @property {() => number} [cases] how many tests it ran, from its reports
  * @property {boolean} [first] what fails here leaves nothing to run
  *
- * @typedef {Part & { seconds: number, status: number | string, idle: boolean | undefined, count: number }} Ran
+ * @typedef {Part & { seconds: number, status: number | string, idle: boolean | undefined, count: number, output: string }} Ran
  */
 
 /** A part that hangs is ended after this many times its budget, and never before this many seconds. */
@@ -25,6 +25,8 @@ const HANG_FACTOR = 6
 const HANG_LEAST_S = 600
 /** Of a machine that is otherwise idle: more than this many times its budget fails a part. */
 const FAIL_FACTOR = 2
+/** Whoever reads the end of a run's output sees why it failed: so many lines of each part that did, at most. */
+const LAST_LINES = 30
 
 /**
  * Runs a part to its end, whatever that is. With a `log` its output goes there too, and is returned.
@@ -80,7 +82,11 @@ export async function executePart({ command, env, budget, hang }, log) {
 export async function runPart(part) {
   const idleBefore = await machineIsIdle()
   console.log(`\n== ${part.name} (budget ${part.budget} s)`)
-  const { status, seconds } = await executePart(part)
+  // A terminal is left to the part itself, for its colours; there everything can be read.
+  const log = process.stdout.isTTY
+    ? undefined
+    : join(results, 'parts', `${part.name.replaceAll(/\W+/g, '-')}.log`)
+  const { status, seconds, output } = await executePart(part, log)
   const idle = idleBefore && (await machineIsIdle())
   let count = 0
   try {
@@ -88,7 +94,7 @@ export async function runPart(part) {
   } catch (error) {
     console.error(`${part.name}: its report cannot be read: ${error.message}`)
   }
-  return { ...part, status, seconds, idle, count }
+  return { ...part, status, seconds, idle, count, output }
 }
 
 /** @param {Part[]} parts @param {string} tier @returns {Promise<number>} the exit status */
@@ -115,6 +121,11 @@ export async function runParts(tier, parts, { budget: total }) {
     ),
   )
   console.log(`\n${table(ran, total)}`)
+  for (const { name, status, output } of ran)
+    if (status !== 0 && output !== '')
+      console.log(
+        `\n== ${name} FAILED; its last lines:\n${output.trimEnd().split('\n').slice(-LAST_LINES).join('\n')}\n`,
+      )
   return verdict(ran)
 }
 

@@ -185,10 +185,10 @@ void run(const char* name, bool fenced, bool structured, uint32_t replicas, bool
   receiver.join();
   armed = false;
   const LaneStatistics& statistics = volume.engine->lane(0).statistics();
+  const uint64_t operations =
+      statistics.rdma_reads.get() + statistics.rdma_writes.get() + statistics.rdma_fences.get();
   std::printf("%s, %u replicas: %llu requests, %llu RDMA operations, %llu allocations\n", name, replicas,
-              static_cast<unsigned long long>(kRequests),
-              static_cast<unsigned long long>(statistics.rdma_reads.get() + statistics.rdma_writes.get() +
-                                              statistics.rdma_fences.get()),
+              static_cast<unsigned long long>(kRequests), static_cast<unsigned long long>(operations),
               static_cast<unsigned long long>(allocations.load()));
   CHECK(allocations == 0);
   CHECK((statistics.rdma_fences.get() > 0) == fenced);

@@ -54,8 +54,9 @@ void after_each_other() {
     last = took;
   }
   const uint64_t slept = ppolls - before;
+  const uint64_t requests = quick + late;
   std::printf("%llu requests one after the other: %llu late, %llu times in ppoll\n",
-              static_cast<unsigned long long>(quick + late), static_cast<unsigned long long>(late),
+              static_cast<unsigned long long>(requests), static_cast<unsigned long long>(late),
               static_cast<unsigned long long>(slept));
   CHECK(slept <= 2 * late);
 }
