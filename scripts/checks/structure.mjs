@@ -60,8 +60,8 @@ const CIRCLES = [
 const FACES = 'a public class that passes calls on: it names the types of what its parts take and give'
 const FAMILY = 'a verbs object makes its children, and is told its parents: the circle above'
 const MANY_SIBLINGS = {
-  'packages/ring-transport/src/connection/connection.ts': [12, FACES],
-  'packages/ring-transport/src/server/server.ts': [10, FACES],
+  'packages/ring-transport/src/connection/connection.ts': [11, FACES],
+  'packages/ring-transport/src/server/server.ts': [9, FACES],
   'packages/verbs/src/completion/completion-queue.ts': [10, FAMILY],
   'packages/verbs/src/connection/connection-id.ts': [10, FAMILY],
   'packages/verbs/src/device/protection-domain.ts': [11, FAMILY],

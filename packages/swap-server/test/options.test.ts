@@ -14,7 +14,7 @@ describe('the times of a session', () => {
     ['heartbeatTimeout', -1],
     ['linger', Number.NaN],
     ['linger', -1],
-    ['linger', Number.POSITIVE_INFINITY],
+    ['linger', 2 ** 31],
   ])('%s is not %d', async (name, value) => {
     const identity = { epoch: '', session: 1, token: new Uint8Array(16) }
     for (const attempt of [
@@ -30,7 +30,7 @@ describe('the times of a session', () => {
     const times = {
       heartbeatInterval: Number.POSITIVE_INFINITY,
       heartbeatTimeout: Number.POSITIVE_INFINITY,
-      linger: 0,
+      linger: Number.POSITIVE_INFINITY,
     }
     await expect(SwapServerSession.open(NOWHERE, times)).rejects.toMatchObject({ code: 'ECONNREFUSED' })
   })

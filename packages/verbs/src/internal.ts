@@ -7,5 +7,12 @@
 export { onAbort } from './base/abort.js'
 export { registrable } from './base/bytes.js'
 export { CallbackScope } from './base/callback-scope.js'
-export { type Deferred, deferred, LONGEST_MS, milliseconds, within } from './base/deferred.js'
+export {
+  type Deferred,
+  deferred,
+  LONGEST_MS,
+  milliseconds,
+  millisecondsOrNone,
+  within,
+} from './base/deferred.js'
 export { integerInRange } from './base/integers.js'

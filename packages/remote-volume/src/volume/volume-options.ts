@@ -1,6 +1,5 @@
 import { NO_TAKE_OVER, type SessionOptions, type TakeOver } from '@rdmakit/swap-server'
-import { UsageError } from '@rdmakit/verbs'
-import { integerInRange, LONGEST_MS } from '@rdmakit/verbs/internal'
+import { integerInRange, millisecondsOrNone } from '@rdmakit/verbs/internal'
 import { type BackupOptions, pagesOfLane } from '../engine/backup-options.js'
 import type { VolumeEngine } from '../engine/volume-engine.js'
 import type { VolumeEngineOptions } from '../engine/volume-engine-options.js'
@@ -32,11 +31,14 @@ export interface VolumeOptions<Engine extends VolumeEngine = VolumeEngine, Front
   readonly engine?: Omit<VolumeEngineOptions, 'size' | 'slabSize' | 'thin' | 'backup'> & Front
   /** tenant and key; read again for each session, including those with servers that come back */
   readonly access?: Pick<SessionOptions, 'tenant' | 'key'>
-  /** milliseconds that sessions outlive this process, for {@link takeOverVolume} by the next; 0 … 2^31 − 1, default 0 */
+  /**
+   * milliseconds that sessions outlive this process, for {@link takeOverVolume} by the next; at most 2^31 − 1, which is
+   * what Infinity counts as; default 0
+   */
   readonly linger?: number
   /**
    * milliseconds for which requests wait for a lost server with the only copy of their pages; its session lingers at
-   * least as long; 0 … 2^31 − 1, default 0: fail at once. With a backup nothing waits, even after the backup has failed, because
+   * least as long; a range as of {@link linger}, default 0: fail at once. With a backup nothing waits, even after the backup has failed, because
    * writes that a server missed may have been there.
    */
   readonly reconnect?: number
@@ -87,12 +89,14 @@ export interface RaisedOptions extends VolumeOptions {
 /** @throws UsageError: a number that is out of its range, before anything has begun */
 export function raised(options: VolumeOptions): RaisedOptions {
   const { lanes, spares = 0, linger = 0, reconnect = 0 } = options
-  integerInRange('lanes', lanes, MAX_LANES, 1)
+  integerInRange('lanes', lanes, 1, MAX_LANES)
   integerInRange('spares', spares)
-  for (const [name, time] of Object.entries({ linger, reconnect }))
-    if (!(time >= 0 && time <= LONGEST_MS))
-      throw new UsageError(`${name} must be 0 … 2^31 − 1 milliseconds, not ${time}`)
-  return { ...options, takeOver: options.raise?.() ?? NO_TAKE_OVER }
+  return {
+    ...options,
+    linger: millisecondsOrNone('linger', linger),
+    reconnect: millisecondsOrNone('reconnect', reconnect),
+    takeOver: options.raise?.() ?? NO_TAKE_OVER,
+  }
 }
 
 export function sessionOptions({

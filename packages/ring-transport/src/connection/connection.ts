@@ -1,7 +1,7 @@
 import type { Histogram, RecordableHistogram } from 'node:perf_hooks'
 import type { Context, MemoryRegion, ScatterGatherElement } from '@rdmakit/verbs'
+import { integerInRange } from '@rdmakit/verbs/internal'
 import type { Observable, ObservableInput } from 'rxjs'
-import { integerInRange } from '../base/integer-in-range.js'
 import type { RingLink } from '../link/ring-link.js'
 import { TYPE } from '../native.js'
 import type { BatchOptions, RingBatch, RingMessage, RingView } from '../receiving/index.js'

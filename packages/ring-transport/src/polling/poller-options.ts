@@ -1,6 +1,6 @@
 import { availableParallelism } from 'node:os'
 import { type Context, UsageError } from '@rdmakit/verbs'
-import { integerInRange } from '../base/integer-in-range.js'
+import { integerInRange } from '@rdmakit/verbs/internal'
 
 /**
  * Which thread polls for completions, and how it waits for them. `caller`: {@link Poller.drain} on the calling thread, and

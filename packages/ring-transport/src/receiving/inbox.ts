@@ -1,7 +1,6 @@
 import { UsageError } from '@rdmakit/verbs'
-import { onAbort } from '@rdmakit/verbs/internal'
+import { integerInRange, onAbort } from '@rdmakit/verbs/internal'
 import { from, Observable, type ObservableInput, Subject, type Subscription } from 'rxjs'
-import { integerInRange } from '../base/integer-in-range.js'
 import { interruptible } from '../base/interruptible.js'
 import { isPromise } from '../base/is-promise.js'
 import { RingBatch } from './batch.js'

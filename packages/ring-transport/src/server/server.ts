@@ -1,6 +1,5 @@
 import { type ConnectionRequest, Listener, UsageError, VerbsError } from '@rdmakit/verbs'
-import { deferred, onAbort, within } from '@rdmakit/verbs/internal'
-import { integerInRange } from '../base/integer-in-range.js'
+import { deferred, integerInRange, onAbort, within } from '@rdmakit/verbs/internal'
 import { isPromise } from '../base/is-promise.js'
 import { DEFAULT_TIMEOUT_MS, deadlineAfter, left } from '../base/timeout.js'
 import type { CloseOptions } from '../connection/call-options.js'

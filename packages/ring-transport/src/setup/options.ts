@@ -1,5 +1,5 @@
 import { UsageError, type WaitOptions } from '@rdmakit/verbs'
-import { integerInRange } from '../base/integer-in-range.js'
+import { integerInRange } from '@rdmakit/verbs/internal'
 import { milliseconds } from '../base/timeout.js'
 import { type LivenessOptions, type LivenessSettings, livenessSettings } from '../connection/liveness.js'
 import type { PollerChoice } from '../polling/poller-group.js'

@@ -1,5 +1,6 @@
 // The beginning of a client's session: its messages, and its checks before it trusts the server.
 import { type ConnectOptions, RingConnection } from '@rdmakit/ring-transport'
+import { millisecondsOrNone } from '@rdmakit/verbs/internal'
 import type { ControlConnection } from '../protocol/control-connection.js'
 import { control, UNBOUND_VERSION } from '../protocol/messages.js'
 import { meaningOfRefusal } from '../protocol/refusal.js'
@@ -92,7 +93,7 @@ async function introduce(
     version: UNBOUND_VERSION,
     client: client ?? `pid ${process.pid}`,
     tenant,
-    lingerMs: linger,
+    lingerMs: millisecondsOrNone('linger', linger),
     takeOver,
     ...(identity && { resume: { session: identity.session, token: identity.token, unattended } }),
     ...proving?.introduction,

@@ -1,5 +1,4 @@
-import { UsageError } from '@rdmakit/verbs'
-import { LONGEST_MS, milliseconds } from '@rdmakit/verbs/internal'
+import { milliseconds, millisecondsOrNone } from '@rdmakit/verbs/internal'
 import type { Key } from '../protocol/key-file.js'
 import type { TakeOver } from '../protocol/take-over-number.js'
 
@@ -19,7 +18,8 @@ export interface SessionOptions {
   readonly heartbeatTimeout?: number
   /**
    * milliseconds for which the session and its slabs should outlive this process or the connection, so that
-   * `SwapServerSession.resume` finds them; the server may grant less; 0 … 2^31 − 1, default 0
+   * `SwapServerSession.resume` finds them; the server may grant less; at most 2^31 − 1, which is what Infinity
+   * counts as; default 0: it ends with its connection
    */
   readonly linger?: number
   /**
@@ -38,8 +38,7 @@ export interface SessionOptions {
 export function checkTimes({ heartbeatInterval, heartbeatTimeout, linger = 0 }: SessionOptions): void {
   if (heartbeatInterval !== undefined) milliseconds('heartbeatInterval', heartbeatInterval)
   if (heartbeatTimeout !== undefined) milliseconds('heartbeatTimeout', heartbeatTimeout)
-  if (!(linger >= 0 && linger <= LONGEST_MS))
-    throw new UsageError(`linger must be 0 … 2^31 − 1 milliseconds, not ${linger}`)
+  millisecondsOrNone('linger', linger)
 }
 
 /** What `SwapServerSession.list` takes. */

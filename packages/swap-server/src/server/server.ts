@@ -1,7 +1,7 @@
 import { randomBytes } from 'node:crypto'
 import type { Impairment } from '@rdmakit/operator-kit'
 import { type ProviderName, UsageError } from '@rdmakit/verbs'
-import { integerInRange, milliseconds } from '@rdmakit/verbs/internal'
+import { integerInRange, milliseconds, millisecondsOrNone } from '@rdmakit/verbs/internal'
 import { type Logger, pino } from 'pino'
 import type { control } from '../protocol/messages.js'
 import { type Actor, type AuditEvent, AuditLog } from './audit-log.js'
@@ -73,7 +73,7 @@ export class SwapServer {
     this.sessionTimeoutMs = milliseconds('sessionTimeout', sessionTimeout)
     this.maxSessions = integerInRange('maxSessions', options.maxSessions ?? 512)
     this.maxDataConnections = integerInRange('maxDataConnections', options.maxDataConnections ?? 256)
-    this.maxLingerMs = maxLinger === 0 ? 0 : milliseconds('maxLinger', maxLinger)
+    this.maxLingerMs = millisecondsOrNone('maxLinger', maxLinger)
     if (!(bandwidth >= 0)) throw new UsageError(`bandwidth must be bytes per second, not ${bandwidth}`)
     this.log = options.log ?? pino({ level: 'silent' })
     this.impairment = options.impairment ?? (() => undefined)

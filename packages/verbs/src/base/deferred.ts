@@ -36,6 +36,10 @@ export function milliseconds(name: string, value: number): number {
   throw new UsageError(`${name} must be milliseconds above 0, at most 2^31 − 1, or Infinity, not ${value}`)
 }
 
+/** @internal as {@link milliseconds}; 0 is none */
+export const millisecondsOrNone = (name: string, value: number): number =>
+  value === 0 ? 0 : milliseconds(name, value)
+
 const LATE = Symbol('late')
 
 /**

@@ -1,9 +1,9 @@
 import { UsageError } from './errors.js'
 
 /** @internal `value`, if it is a whole number from `least` to `most` */
-export function integerInRange(name: string, value: number, most = 0xffffffff, least = 0): number {
+export function integerInRange(name: string, value: number, least = 0, most = 0xffffffff): number {
   if (!Number.isSafeInteger(value) || value < least || value > most)
-    throw new UsageError(`${name} is a whole number from ${least} to ${most}, not ${value}`)
+    throw new UsageError(`${name} must be a whole number from ${least} to ${most}, not ${value}`)
   return value
 }
 

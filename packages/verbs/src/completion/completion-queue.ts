@@ -48,7 +48,7 @@ export class CompletionQueue extends Resource {
   /** @internal made by {@link Context.createCompletionQueue} */
   constructor(context: Context, options: CompletionQueueOptions) {
     const { entries, channel, progress = 'automatic', timestamps = 'none' } = options
-    integerInRange('the entries of a completion queue', entries, 2 ** 31 - 1, 1)
+    integerInRange('the entries of a completion queue', entries, 1, 2 ** 31 - 1)
     super(
       calling(context.description, () =>
         native.createCq(
@@ -81,7 +81,7 @@ export class CompletionQueue extends Resource {
    *   (`capabilities.resize`)
    */
   resize(entries: number): void {
-    integerInRange('the entries of a completion queue', entries, 2 ** 31 - 1, 1)
+    integerInRange('the entries of a completion queue', entries, 1, 2 ** 31 - 1)
     calling(this.description, () => native.resizeCq(this.handle, entries))
   }
 

@@ -113,9 +113,9 @@ export class ProtectionDomain extends Resource {
     { fd, offset = 0, length }: { readonly fd: number; readonly offset?: number; readonly length: number },
     access: readonly Access[] = ['local-write'],
   ): MemoryRegion {
-    integerInRange('a file descriptor', fd, 2 ** 31 - 1)
-    integerInRange('an offset', offset, Number.MAX_SAFE_INTEGER)
-    integerInRange('a length', length, Number.MAX_SAFE_INTEGER, 1)
+    integerInRange('a file descriptor', fd, 0, 2 ** 31 - 1)
+    integerInRange('an offset', offset, 0, Number.MAX_SAFE_INTEGER)
+    integerInRange('a length', length, 1, Number.MAX_SAFE_INTEGER)
     const handle = calling(this.description, () =>
       native.regDmabufMr(this.handle, fd, offset, length, accessBits(access)),
     )

@@ -33,14 +33,14 @@ export function nativeAddressVector(vector: AddressVector): NativeAddressVector 
     throw new UsageError(`a GID has 16 bytes, not ${gid.byteLength}`)
   if (gid === undefined && lid === 0) throw new UsageError('an address vector needs a GID or a LID')
   return {
-    portNumber: integerInRange('a port number', vector.portNumber ?? 1, 0xff, 1),
-    serviceLevel: integerInRange('a service level', vector.serviceLevel ?? 0, 15),
-    lid: integerInRange('a LID', lid, 0xffff),
+    portNumber: integerInRange('a port number', vector.portNumber ?? 1, 1, 0xff),
+    serviceLevel: integerInRange('a service level', vector.serviceLevel ?? 0, 0, 15),
+    lid: integerInRange('a LID', lid, 0, 0xffff),
     ...(gid === undefined ? {} : { gid }),
-    sourceGidIndex: integerInRange('the index of a GID', vector.sourceGidIndex ?? 0, 0xff),
-    hopLimit: integerInRange('a hop limit', vector.hopLimit ?? 64, 0xff),
-    trafficClass: integerInRange('a traffic class', vector.trafficClass ?? 0, 0xff),
-    flowLabel: integerInRange('a flow label', vector.flowLabel ?? 0, 0xfffff),
+    sourceGidIndex: integerInRange('the index of a GID', vector.sourceGidIndex ?? 0, 0, 0xff),
+    hopLimit: integerInRange('a hop limit', vector.hopLimit ?? 64, 0, 0xff),
+    trafficClass: integerInRange('a traffic class', vector.trafficClass ?? 0, 0, 0xff),
+    flowLabel: integerInRange('a flow label', vector.flowLabel ?? 0, 0, 0xfffff),
   }
 }
 

@@ -134,7 +134,7 @@ export function nativeAttributes(
   const prepared: Record<string, number | NativeAddressVector> = {}
   for (const [name, value] of Object.entries(numbers)) {
     if (value === undefined) continue
-    prepared[name] = integerInRange(name, value, MOST[name as keyof typeof MOST])
+    prepared[name] = integerInRange(name, value, 0, MOST[name as keyof typeof MOST])
   }
   if (state !== undefined) prepared.state = STATES.indexOf(state)
   if (access !== undefined) prepared.access = accessBits(access)

@@ -69,8 +69,8 @@ abstract class Slots extends Resource {
 
   /** @internal what {@link setLocal} takes on trust */
   protected checkLocal(slot: number, offset: number, length: number, region: MemoryRegion | undefined): void {
-    integerInRange('a slot', slot, this.count - 1)
-    integerInRange('an offset', offset, Number.MAX_SAFE_INTEGER)
+    integerInRange('a slot', slot, 0, this.count - 1)
+    integerInRange('an offset', offset, 0, Number.MAX_SAFE_INTEGER)
     integerInRange('a length', length)
     if (length > 0 && region === undefined) throw new UsageError('bytes need a region')
   }
@@ -143,7 +143,7 @@ export class SendSlots extends Slots {
 
   /** @internal made by {@link QueuePair.createSendSlots} */
   constructor(queuePair: QueuePair, count: number, regions: readonly MemoryRegion[]) {
-    integerInRange('the number of slots', count, 65536, 1)
+    integerInRange('the number of slots', count, 1, 65536)
     const made = calling(queuePair.description, () =>
       native.createSendSlots(
         queuePair.handle,
@@ -171,7 +171,7 @@ export class SendSlots extends Slots {
       word('an address or operand', one ?? 0n)
     this.setWorkRequestId(
       slot,
-      integerInRange('a work request id', request.workRequestId ?? 0, Number.MAX_SAFE_INTEGER),
+      integerInRange('a work request id', request.workRequestId ?? 0, 0, Number.MAX_SAFE_INTEGER),
     )
     this.setLocal(slot, offset, length, region === undefined ? 0 : this.regionIndex(region))
     this.setRemote(slot, request.remoteAddress ?? 0n, request.remoteKey ?? 0)
@@ -223,7 +223,7 @@ export class ReceiveSlots extends Slots {
     regions: readonly MemoryRegion[],
     shared: boolean,
   ) {
-    integerInRange('the number of slots', count, 65536, 1)
+    integerInRange('the number of slots', count, 1, 65536)
     const made = calling(queue.description, () =>
       native.createReceiveSlots(
         queue.handle,
@@ -246,7 +246,10 @@ export class ReceiveSlots extends Slots {
   ): void {
     const { workRequestId = 0, region, offset = 0, length = 0 } = request
     this.checkLocal(slot, offset, length, region)
-    this.setWorkRequestId(slot, integerInRange('a work request id', workRequestId, Number.MAX_SAFE_INTEGER))
+    this.setWorkRequestId(
+      slot,
+      integerInRange('a work request id', workRequestId, 0, Number.MAX_SAFE_INTEGER),
+    )
     this.setLocal(slot, offset, length, region === undefined ? 0 : this.regionIndex(region))
   }
 }

@@ -236,7 +236,7 @@ export function nativeSendWorkRequest(request: SendWorkRequest): NativeSendWorkR
     const { addressHandle, queuePairNumber, queueKey } = request.destination
     prepared.datagram = {
       addressHandle: addressHandle.handle,
-      queuePairNumber: integerInRange('a queue pair number', queuePairNumber, 0xffffff),
+      queuePairNumber: integerInRange('a queue pair number', queuePairNumber, 0, 0xffffff),
       queueKey: integerInRange('a queue key', queueKey),
     }
   }

@@ -117,7 +117,7 @@ describe(`prepared work requests on ${LISTEN_URI}`, () => {
     const slots = client.queuePair.createSendSlots(4, [client.region])
     expect(() => slots.post(0, 5)).toThrow(/not that many slots/)
     expect(() => slots.post(5, 0)).toThrow(/not that many slots/)
-    expect(() => slots.set(4, { opcode: 'send' })).toThrow(/a slot is a whole number from 0 to 3/)
+    expect(() => slots.set(4, { opcode: 'send' })).toThrow(/a slot must be a whole number from 0 to 3/)
     slots.set(0, { opcode: 'send', region: client.region, length: 8, inline: true })
     slots.setLocal(0, client.region.length - 7, 8)
     expect(() => slots.post(0, 1)).toThrow(/outside of its regions/)
