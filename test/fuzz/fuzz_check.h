@@ -1,6 +1,7 @@
 // The common part of the fuzz targets: a check that ends the run, and a reader of the fuzzer's bytes.
 #pragma once
 
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -16,6 +17,15 @@
   } while (0)
 
 namespace fuzz {
+
+// The result of a system call that waits: libFuzzer looks at its clock in a signal, which ends poll(2) and
+// recv(2) with EINTR.
+template <typename Call>
+auto uninterrupted(Call call) {
+  auto result = call();
+  while (result < 0 && errno == EINTR) result = call();
+  return result;
+}
 
 // The input as a script: zeros after its end.
 class Input {

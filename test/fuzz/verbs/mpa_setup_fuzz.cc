@@ -45,7 +45,7 @@ class Events {
   int fd() const { return ready_.get(); }
   CmEvent next() {
     pollfd ready{fd(), POLLIN, 0};
-    CHECK(poll(&ready, 1, kHangMs) == 1);
+    CHECK(fuzz::uninterrupted([&] { return poll(&ready, 1, kHangMs); }) == 1);
     uint64_t one;
     CHECK(read(fd(), &one, sizeof one) == sizeof one);
     const std::lock_guard lock(mutex_);
@@ -110,17 +110,24 @@ class Peer {
   static Peer connected() {
     UniqueFd made(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     const sockaddr_in& to = World::instance().ours;
-    CHECK(connect(made.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0);
+    if (connect(made.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0) {
+      // It goes on without the one who was interrupted: connect(2).
+      pollfd ready{made.get(), POLLOUT, 0};
+      CHECK(errno == EINTR && fuzz::uninterrupted([&] { return poll(&ready, 1, kHangMs); }) == 1);
+    }
     return Peer(std::move(made));
   }
   static Peer accepted() {
-    return Peer(UniqueFd(accept4(World::instance().plain.get(), nullptr, nullptr, SOCK_CLOEXEC)));
+    return Peer(UniqueFd(fuzz::uninterrupted(
+        [] { return accept4(World::instance().plain.get(), nullptr, nullptr, SOCK_CLOEXEC); })));
   }
 
   // In pieces of `piece` bytes. What the other end does not want any more is lost.
   void say(const Bytes& bytes, size_t piece) {
     for (size_t at = 0; at < bytes.size(); at += piece)
-      if (send(socket_.get(), bytes.data() + at, std::min(piece, bytes.size() - at), MSG_NOSIGNAL) <= 0)
+      if (fuzz::uninterrupted([&] {
+            return send(socket_.get(), bytes.data() + at, std::min(piece, bytes.size() - at), MSG_NOSIGNAL);
+          }) <= 0)
         return;
   }
   // A whole frame, or that the other end has hung up.
@@ -131,7 +138,8 @@ class Peer {
       CHECK(parse == MpaParse::incomplete);  // what we say is well-formed
       const size_t have = bytes.size();
       bytes.resize(wanted);
-      const ssize_t got = recv(socket_.get(), bytes.data() + have, wanted - have, 0);
+      const ssize_t got =
+          fuzz::uninterrupted([&] { return recv(socket_.get(), bytes.data() + have, wanted - have, 0); });
       CHECK(got >= 0 || errno != EAGAIN);  // else it hangs
       if (got <= 0) return false;
       bytes.resize(have + static_cast<size_t>(got));
@@ -253,7 +261,7 @@ void initiate(Input& input) {
   bool whole = false, over = false;
   for (int tries = 0; !over; ++tries) {
     pollfd ready[] = {{world.plain.get(), POLLIN, 0}, {events.fd(), POLLIN, 0}};
-    CHECK(poll(ready, 2, kHangMs) > 0);
+    CHECK(fuzz::uninterrupted([&] { return poll(ready, 2, kHangMs); }) > 0);
     over = ready[1].revents != 0;
     if (over) break;
     CHECK(tries < 2);
