@@ -46,8 +46,8 @@ export const mutations = [
   {
     name: 'requests-in-parts-without-limit',
     file: source('requests/responder'),
-    find: 'if (request.isLasting && !this.#allowance.fits(running.turn.cost)) {',
-    replace: 'if (request.isLasting && this.#allowance.limit < 0) {',
+    find: 'if (request.isOwn && !this.#allowance.fits(running.cost)) {',
+    replace: 'if (request.isOwn && this.#allowance.limit < 0) {',
     why: 'Requests in parts that are not answered fill the memory of the process.',
     tests: [unit('transfer/transfer-hostile')],
   },

@@ -1,6 +1,6 @@
 import { Buffer } from 'node:buffer'
 import { TYPE } from '../native.js'
-import { OwnMemory, RingMessage } from './message.js'
+import { RingMessage } from './message.js'
 import type { Place } from './place.js'
 
 // A message that is longer than a frame goes in parts: frames of type `part`, each with the bytes of the whole as its
@@ -181,8 +181,7 @@ class Parted {
     this.#over = true
     this.#done()
     const { correlation, immediate } = this.#last
-    const memory = new OwnMemory(this.#memory)
-    const message = new RingMessage(memory, 0, this.length, 0, correlation, immediate)
+    const message = new RingMessage(undefined, this.#memory, 0, this.length, 0, correlation, immediate)
     if (this.#place !== undefined) {
       this.#place.settle(message)
       return

@@ -157,7 +157,7 @@ export class FrameReceiver implements FrameSink, MessageSource {
         break
       }
       default: {
-        const message = new RingMessage(this, offset, length, end, correlation, immediate)
+        const message = new RingMessage(this, this.memory, offset, length, end, correlation, immediate)
         this.unreleased.add(message)
         if (this.#sink !== undefined) this.#sink.message(type, message)
         else this.#pass((sink) => sink.message(type, message))

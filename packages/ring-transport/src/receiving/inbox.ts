@@ -92,7 +92,7 @@ export class Inbox {
     this.#queue = []
     for (const entry of queue) {
       const message = isPlace(entry) ? entry.message : entry
-      if (message) this.#queue.push(message.moved())
+      if (message) this.#queue.push(message.move())
       if (isPlace(entry)) entry.gone()
     }
   }
@@ -292,7 +292,7 @@ export class Inbox {
   }
 
   #hand(message: RingMessage): void {
-    if (this.#copies.observed) this.#copies.next(message.moved())
+    if (this.#copies.observed) this.#copies.next(message.move())
     else {
       this.#views.next(message)
       message.release()
@@ -344,7 +344,7 @@ export class Inbox {
 const NOBODY: Taker = () => {}
 
 function given(message: RingMessage, form: Form): RingMessage {
-  return form === 'copies' ? message.moved() : message
+  return form === 'copies' ? message.move() : message
 }
 
 function isPlace(entry: Entry): entry is Place {

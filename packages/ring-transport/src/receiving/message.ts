@@ -1,14 +1,12 @@
 import { UsageError } from '@rdmakit/verbs'
 import { native } from '../native.js'
 
-/** @internal where a message's bytes are */
+/** @internal the ring, or the memory of a transfer, that a message lies in */
 export interface MessageSource {
-  /** all of the memory that messages lie in */
+  /** all of it */
   readonly memory: Uint8Array
   /** whether the bytes of released messages are made unreadable */
   readonly debug: boolean
-  /** the bytes are the message's own, for as long as anybody has it */
-  readonly lasting?: boolean
   /** The program gets a view of {@link memory}, and may hand it to I/O. */
   give?(): void
   /** gives the memory back up to the oldest message that is still held */
@@ -31,15 +29,18 @@ export class RingMessage {
   readonly end: number
   /** @internal */
   readonly correlation: number
-  readonly #source: MessageSource
-  readonly #offset: number
+  /** undefined: the bytes are the message's own */
+  #source: MessageSource | undefined
+  #memory: Uint8Array
+  #offset: number
   readonly #immediate: number
   #holds = 1
   #guard: Guard | undefined
 
-  /** @internal */
+  /** @internal @param memory that of the source, or, without one, the message's own bytes, all of them */
   constructor(
-    source: MessageSource,
+    source: MessageSource | undefined,
+    memory: Uint8Array,
     offset: number,
     length: number,
     end: number,
@@ -47,6 +48,7 @@ export class RingMessage {
     immediate: number,
   ) {
     this.#source = source
+    this.#memory = memory
     this.#offset = offset
     this.length = length
     this.end = end
@@ -74,25 +76,26 @@ export class RingMessage {
    */
   get data(): Uint8Array {
     this.#require()
+    const source = this.#source
     // A view of a small array makes V8 move the array out of its heap first, which takes as long as ten copies.
-    if (this.#source.lasting) return this.#source.memory
-    if (!this.#source.debug) {
-      this.#source.give?.()
-      return this.#source.memory.subarray(this.#offset, this.#offset + this.length)
+    if (source === undefined) return this.#memory
+    if (!source.debug) {
+      source.give?.()
+      return this.#memory.subarray(this.#offset, this.#offset + this.length)
     }
-    this.#guard ??= new Guard(this.#source.memory, this.#offset, this.length)
+    this.#guard ??= new Guard(this.#memory, this.#offset, this.length)
     return this.#guard.bytes
   }
 
   /** The payload in memory of its own. @throws UsageError after the release */
   copy(): Uint8Array<ArrayBuffer> {
     this.#require()
-    return copyOf(this.#source.memory, this.#offset, this.length)
+    return copyOf(this.#memory, this.#offset, this.length)
   }
 
   /** @internal the payload, in memory of its own: the existing memory, or a copy */
   owned(): Uint8Array {
-    return this.#source.lasting ? this.data : this.copy()
+    return this.isOwn ? this.data : this.copy()
   }
 
   /** The payload, copied, then read as UTF-8. @throws UsageError after the release */
@@ -109,59 +112,56 @@ export class RingMessage {
 
   /** Lets go of one {@link retain}. The last one gives the ring's bytes back; more are ignored. */
   release(): void {
-    if (this.#source.lasting || this.#holds === 0) return
+    const source = this.#source
+    if (source === undefined || this.#holds === 0) return
     if (--this.#holds > 0) return
-    if (this.#source.debug) {
-      this.#guard ??= new Guard(this.#source.memory, this.#offset, 0)
+    if (source.debug) {
+      this.#guard ??= new Guard(this.#memory, this.#offset, 0)
       this.#guard.close()
     }
-    this.#source.released()
+    source.released()
   }
 
   /** @internal whether its bytes are its own, so that there is nothing to release */
-  get isLasting(): boolean {
-    return this.#source.lasting === true
+  get isOwn(): boolean {
+    return this.#source === undefined
+  }
+
+  /** @internal whether its part of the ring is still needed */
+  get isHeld(): boolean {
+    return this.#source !== undefined && this.#holds > 0
   }
 
   /** @internal copies the bytes into the array from `at` on, and lets go of them */
   moveInto(array: Uint8Array, at: number): void {
-    const { memory } = this.#source
-    array.set(memory.subarray(this.#offset, this.#offset + this.length), at)
+    array.set(this.#memory.subarray(this.#offset, this.#offset + this.length), at)
     this.release()
   }
 
-  /** @internal replaces this by a message with the same bytes in memory of its own, which needs no release */
-  moved(): RingMessage {
-    if (this.#source.lasting) return this
-    const own = new OwnMemory(this.copy())
-    const moved = new RingMessage(own, 0, this.length, this.end, this.correlation, this.#immediate)
-    this.release()
-    return moved
+  /**
+   * @internal moves the bytes to memory of their own, which needs no release, and gives those of the ring back. Nobody has
+   * got any of them yet
+   */
+  move(): this {
+    const source = this.#source
+    if (source === undefined) return this
+    this.#memory = this.copy()
+    this.#offset = 0
+    this.#source = undefined
+    source.released()
+    return this
   }
 
   /** @internal */
   show(view: RingView): void {
-    const { memory, debug } = this.#source
-    this.#source.give?.()
-    view.set(memory, this.#offset, this.length, this.#immediate, debug)
+    const source = this.#source
+    source?.give?.()
+    view.set(this.#memory, this.#offset, this.length, this.#immediate, source?.debug === true)
   }
 
   #require(): void {
     if (this.#holds === 0) throw usedAfterRelease(this.#guard)
   }
-}
-
-/** @internal memory of one message, which is not given back */
-export class OwnMemory implements MessageSource {
-  readonly memory: Uint8Array
-  readonly debug = false
-  readonly lasting = true
-
-  constructor(memory: Uint8Array) {
-    this.memory = memory
-  }
-
-  released(): void {}
 }
 
 /**

@@ -2,7 +2,8 @@
 export interface RingFrame {
   /** position of its end, in units modulo 2^32 */
   readonly end: number
-  readonly isReleased: boolean
+  /** whether its bytes may still be read there */
+  readonly isHeld: boolean
 }
 
 /**
@@ -28,7 +29,7 @@ export class UnreleasedFrames {
   /** A frame that came and is finished. True when {@link released} moved over it: no earlier one is held. */
   pass(end: number): boolean {
     if (this.#end > 0) {
-      this.add({ end, isReleased: true })
+      this.add({ end, isHeld: false })
       return false
     }
     this.released = end
@@ -40,7 +41,7 @@ export class UnreleasedFrames {
     const from = this.#first
     while (this.#first < this.#end) {
       const frame = this.#frames[this.#first] as RingFrame
-      if (!frame.isReleased) break
+      if (frame.isHeld) break
       this.released = frame.end
       this.#frames[this.#first++] = undefined
     }

@@ -21,26 +21,30 @@ export function requestCost(length: number): number {
 export const REQUEST_BYTES = 1536
 
 /** One that waits for its turn, or has had it. */
-export abstract class Turn extends ChainLink<Turn> {
+export interface Turn {
   /** bytes */
   readonly cost: number
-  /** @internal the allowance's */
-  state: 'new' | 'waiting' | 'begun' | 'over' = 'new'
-
-  constructor(cost: number) {
-    super()
-    this.cost = cost
-  }
-
+  /** the allowance's: its place among those who wait, then whether it has its bytes; at first undefined */
+  turn: Waiting | 'begun' | 'over' | undefined
   /** Called once, when its bytes are taken. */
-  abstract begin(): void
+  begin(): void
+}
+
+/** Most never wait, so that only those who do have a place. */
+class Waiting extends ChainLink<Waiting> {
+  readonly turn: Turn
+
+  constructor(turn: Turn) {
+    super()
+    this.turn = turn
+  }
 }
 
 /** Bytes that are handed out in order of demand: who finds too few waits, and those behind with it. */
 export class Allowance {
   /** bytes that may be taken at a time; one alone may take more */
   readonly limit: number
-  readonly #waiting = new Chain<Turn>()
+  readonly #waiting = new Chain<Waiting>()
   #used = 0
   #serving = false
 
@@ -68,16 +72,25 @@ export class Allowance {
    * are available.
    */
   enter(turn: Turn): void {
-    turn.state = 'waiting'
-    this.#waiting.add(turn)
+    if (!this.#serving && this.fits(turn.cost)) {
+      this.#serving = true
+      try {
+        this.#begin(turn)
+      } finally {
+        this.#serving = false
+      }
+    } else {
+      turn.turn = new Waiting(turn)
+      this.#waiting.add(turn.turn)
+    }
     this.#serve()
   }
 
   /** Gives back the bytes of a turn, or the place of a waiting one. Idempotent. */
   leave(turn: Turn): void {
-    if (turn.state === 'begun') this.#used -= turn.cost
-    else if (turn.state === 'waiting') this.#waiting.delete(turn)
-    turn.state = 'over'
+    if (turn.turn === 'begun') this.#used -= turn.cost
+    else if (turn.turn instanceof Waiting) this.#waiting.delete(turn.turn)
+    turn.turn = 'over'
     this.#serve()
   }
 
@@ -85,20 +98,24 @@ export class Allowance {
     return this.#used === 0 || this.#used + cost <= this.limit
   }
 
+  #begin(turn: Turn): void {
+    turn.turn = 'begun'
+    this.#used += turn.cost
+    turn.begin()
+  }
+
   #serve(): void {
-    // A turn that begins may leave at once, which comes back here; the loop below continues for it.
-    if (this.#serving) return
+    // A turn that begins may leave at once, or bring others, which comes back here; the loop below continues for it.
+    if (this.#serving || this.#waiting.size === 0) return
     this.#serving = true
     try {
       for (
-        let turn = this.#waiting.first;
-        turn !== undefined && this.#has(turn.cost);
-        turn = this.#waiting.first
+        let first = this.#waiting.first;
+        first !== undefined && this.#has(first.turn.cost);
+        first = this.#waiting.first
       ) {
-        this.#waiting.delete(turn)
-        turn.state = 'begun'
-        this.#used += turn.cost
-        turn.begin()
+        this.#waiting.delete(first)
+        this.#begin(first.turn)
       }
     } finally {
       this.#serving = false

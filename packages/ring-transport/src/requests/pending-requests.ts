@@ -1,14 +1,18 @@
 import type { RecordableHistogram } from 'node:perf_hooks'
 import { VerbsError } from '@rdmakit/verbs'
 import { type Deferred, deferred, integerInRange } from '@rdmakit/verbs/internal'
-import { clearTimeout, performance, setImmediate, setTimeout } from '../base/clock.js'
+import { clearTimeout, performance, queueMicrotask, setImmediate, setTimeout } from '../base/clock.js'
 import { DEFAULT_TIMEOUT_MS, milliseconds } from '../base/timeout.js'
 import { latencyHistogram } from '../connection/statistics.js'
-import { Allowance, requestCost, Turn } from './allowance.js'
+import { Allowance, requestCost, type Turn } from './allowance.js'
+import { RemoteError } from './remote-error.js'
 
 /** A request that waits for its response. */
-export class PendingRequest extends Turn {
+export class PendingRequest implements Turn {
   readonly correlation: number
+  readonly cost: number
+  /** @internal */
+  turn: Turn['turn']
   readonly response: Promise<Uint8Array>
   readonly immediate: number
   /** milliseconds of performance.now() */
@@ -18,22 +22,27 @@ export class PendingRequest extends Turn {
   sent = false
   readonly #send: SendRequest
   #bytes: Uint8Array | undefined
-  resolve!: (response: Uint8Array) => void
-  reject!: (reason: unknown) => void
+  resolve!: (response: Uint8Array | Promise<never>) => void
 
   /** @internal */
   constructor(correlation: number, bytes: Uint8Array, timeout: number, immediate: number, send: SendRequest) {
-    super(requestCost(bytes.length))
     this.correlation = correlation
+    this.cost = requestCost(bytes.length)
     this.immediate = immediate
     this.begun = performance.now()
     this.deadline = this.begun + timeout
     this.#bytes = bytes
     this.#send = send
-    this.response = new Promise((resolve, reject) => {
+    this.response = new Promise((resolve) => {
       this.resolve = resolve
-      this.reject = reject
     })
+  }
+
+  reject(reason: unknown): void {
+    const { promise, reject } = deferred<never>()
+    this.resolve(promise.then(undefined, byCaller))
+    // In this order: V8 finds who waits from the reaction that runs, so `response` must be among those of its promise.
+    queueMicrotask(() => reject(reason))
   }
 
   /** @internal Bytes that may change once the call has returned. */
@@ -47,6 +56,13 @@ export class PendingRequest extends Turn {
     this.#bytes = undefined
     this.#send(this, bytes)
   }
+}
+
+/** The error of a request is created where it arrives; its stack must show the caller, who waits for this. */
+function byCaller(failure: unknown): never {
+  if (failure instanceof RemoteError || (failure instanceof VerbsError && failure.code === 'ETIMEDOUT'))
+    Error.captureStackTrace(failure)
+  throw failure
 }
 
 /** Sends the request; it is called at most once, and not when it has been given up meanwhile. */

@@ -1,4 +1,3 @@
-import { VerbsError } from '@rdmakit/verbs'
 import { onAbort } from '@rdmakit/verbs/internal'
 import type { RequestOptions } from '../connection/call-options.js'
 import { TYPE } from '../native.js'
@@ -6,11 +5,11 @@ import type { RingMessage } from '../receiving/message.js'
 import type { Outbox } from '../sending/outbox.js'
 import { requestAllowance } from './allowance.js'
 import { PendingRequest, PendingRequests } from './pending-requests.js'
-import { decodeError, RemoteError } from './remote-error.js'
+import { decodeError } from './remote-error.js'
 import { type Handler, Responder, type ResponderHost } from './responder.js'
 
 /** The connection, as requests use it. */
-export interface RequestsHost<Connection> extends Omit<ResponderHost<Connection>, 'post'> {
+export interface RequestsHost<Connection> extends Omit<ResponderHost<Connection>, 'send' | 'wait'> {
   /** what errors call the connection */
   readonly object: string
   readonly outbox: Outbox
@@ -35,8 +34,9 @@ export class Requests<Connection> {
       {
         connection: host.connection,
         scope: host.scope,
-        post: (type, correlation, bytes, onSent) =>
-          outbox.post({ type, correlation }, bytes, undefined, onSent),
+        send: (type, correlation, bytes) => outbox.hasEnded || outbox.sendWhole(type, correlation, 0, bytes),
+        wait: (type, correlation, bytes, onSent) =>
+          outbox.wait({ type, correlation }, bytes, () => true, onSent),
         maxResponseMemory: host.maxResponseMemory,
         overflow: host.overflow,
       },
@@ -60,7 +60,7 @@ export class Requests<Connection> {
     } catch (failure) {
       return Promise.reject(failure)
     }
-    const response = request.response.then(undefined, byCaller)
+    const { response } = request
     if (signal === undefined) return response
     return response.finally(onAbort(signal, () => pending.giveUp(request, signal.reason)))
   }
@@ -119,7 +119,7 @@ export class Requests<Connection> {
     if (outbox.hasEnded) return
     const { correlation, immediate } = request
     try {
-      if (outbox.isFrame(bytes) && outbox.send(TYPE.request, correlation, immediate, bytes)) {
+      if (outbox.sendWhole(TYPE.request, correlation, immediate, bytes)) {
         request.sent = true
         return
       }
@@ -140,11 +140,4 @@ export class Requests<Connection> {
 /** @internal so many of something, in words; undefined for none */
 export function several(count: number, what: string): string | undefined {
   return count === 0 ? undefined : `${count} ${what}`
-}
-
-/** The error of a request is created where it arrives; its stack must show the caller. */
-function byCaller(failure: unknown): never {
-  if (failure instanceof RemoteError || (failure instanceof VerbsError && failure.code === 'ETIMEDOUT'))
-    Error.captureStackTrace(failure)
-  throw failure
 }

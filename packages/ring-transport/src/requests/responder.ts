@@ -4,7 +4,7 @@ import type { CallbackScope } from '@rdmakit/verbs/internal'
 import { Chain, ChainLink } from '../base/chain.js'
 import { TYPE } from '../native.js'
 import type { RingMessage } from '../receiving/message.js'
-import { Allowance, requestCost, Turn } from './allowance.js'
+import { Allowance, requestCost, type Turn } from './allowance.js'
 import { encodeError } from './remote-error.js'
 
 /** What a handler is told beside the request: see RequestContext. */
@@ -19,20 +19,17 @@ export type Handler<Connection> = (
   context: HandlerContext<Connection>,
 ) => Uint8Array | Promise<Uint8Array>
 
-/** Sends a frame; a promise when that has to wait. `onSent`: it is on its way. */
-export type Post = (
-  type: number,
-  correlation: number,
-  bytes: Uint8Array,
-  onSent: () => void,
-) => Promise<void> | undefined
+/** Sends a frame when there is room. `onSent`: it is on its way. */
+export type Wait = (type: number, correlation: number, bytes: Uint8Array, onSent: () => void) => Promise<void>
 
 /** The connection, as answering uses it. */
 export interface ResponderHost<Connection> {
   readonly connection: Connection
   /** where handlers run */
   readonly scope: CallbackScope
-  readonly post: Post
+  /** Sends a frame now. False when it has to {@link wait}; true, too, when there is nobody any more to send it to. */
+  readonly send: (type: number, correlation: number, bytes: Uint8Array) => boolean
+  readonly wait: Wait
   /** bytes of responses that may wait for the peer to take them: beyond half of it no more handlers begin */
   readonly maxResponseMemory: number
   /** called when the peer asks on and on and takes no answers */
@@ -46,11 +43,7 @@ const ENTRY_BYTES = 512
  * before the handler has answered, so that none blocks later frames; its memory is counted until the answer.
  */
 export class Responder<Connection> {
-  readonly #connection: Connection
-  readonly #scope: CallbackScope
-  readonly #post: Post
-  readonly #overflow: () => void
-  readonly #maxResponseMemory: number
+  readonly #host: ResponderHost<Connection>
   readonly #allowance: Allowance
   readonly #running = new Chain<Running<Connection>>()
   #handler: Handler<Connection> | undefined
@@ -65,12 +58,8 @@ export class Responder<Connection> {
 
   /** @param allowance bytes that requests may take; a peer that keeps to the rules (allowance.ts) never wants more */
   constructor(host: ResponderHost<Connection>, allowance: number) {
-    this.#connection = host.connection
-    this.#scope = host.scope
+    this.#host = host
     this.#allowance = new Allowance(allowance)
-    this.#post = host.post
-    this.#overflow = host.overflow
-    this.#maxResponseMemory = host.maxResponseMemory
   }
 
   /** @param views the handler reads requests in the ring, until it returns, instead of copies */
@@ -102,14 +91,14 @@ export class Responder<Connection> {
 
   /** One that the allowance has no room for waits in the ring. */
   answer(request: RingMessage): void {
-    const running = new Running(this.#connection, request, this.#begin)
+    const running = new Running(this.#host.connection, request, this.#begin)
     // One that came in parts waits in memory, of which a peer that keeps to the rules has taken no more than this.
-    if (request.isLasting && !this.#allowance.fits(running.turn.cost)) {
-      this.#overflow()
+    if (request.isOwn && !this.#allowance.fits(running.cost)) {
+      this.#host.overflow()
       return
     }
     this.#running.add(running)
-    this.#allowance.enter(running.turn)
+    this.#allowance.enter(running)
   }
 
   /** Resolves when no handler runs and every response is on its way. */
@@ -142,13 +131,14 @@ export class Responder<Connection> {
       if (!this.#ready) return
       this.#early.delete(running)
       // Runs in the connection's scope, not in that of the code that has ended or set the handler.
-      this.#scope.run(() => this.#run(running))
+      this.#host.scope.run(() => this.#run(running))
     }
   }
 
   /** Whether handlers may begin: they are known, and the peer takes their answers. More would make more of them. */
   get #ready(): boolean {
-    return !(this.#handler === undefined && this.#expected) && this.#waiting <= this.#maxResponseMemory / 2
+    const expected = this.#handler === undefined && this.#expected
+    return !expected && this.#waiting <= this.#host.maxResponseMemory / 2
   }
 
   /** The allowance has room for it. */
@@ -156,7 +146,7 @@ export class Responder<Connection> {
     if (running.waiting === undefined) return // the connection has ended
     if (this.#ready && this.#early.size === 0) this.#run(running)
     else {
-      running.waiting = running.waiting.moved()
+      running.waiting.move()
       this.#early.add(running)
     }
   }
@@ -165,58 +155,79 @@ export class Responder<Connection> {
     const request = running.waiting
     running.waiting = undefined
     if (request === undefined) return // the connection has ended
-    const respond = (bytes: Uint8Array) => this.#respond(running, TYPE.response, bytes)
-    const fail = (failure: unknown) => this.#respond(running, TYPE.error, encodeError(failure))
     if (this.#handler === undefined) {
       request.release()
-      fail(new VerbsError('ENOSYS', 'request', 'the peer', 'it has no handler'))
+      this.#fail(running, new VerbsError('ENOSYS', 'request', 'the peer', 'it has no handler'))
       return
     }
-    const given = this.#views ? request : request.moved()
+    if (!this.#views) request.move()
     try {
-      const result = this.#handler(given, running)
-      given.release()
-      if (types.isUint8Array(result)) respond(result)
-      else Promise.resolve(result).then(respond, fail).catch(fail)
+      const result = this.#handler(request, running)
+      request.release()
+      if (types.isUint8Array(result)) this.#respond(running, TYPE.response, result)
+      else this.#respondLater(running, result)
     } catch (failure) {
-      given.release()
-      fail(failure)
+      request.release()
+      this.#fail(running, failure)
     }
   }
 
+  #respondLater(running: Running<Connection>, result: Promise<Uint8Array>): void {
+    const respond = (bytes: Uint8Array) => this.#respond(running, TYPE.response, bytes)
+    const fail = (failure: unknown) => this.#fail(running, failure)
+    Promise.resolve(result).then(respond, fail).catch(fail)
+  }
+
+  #fail(running: Running<Connection>, failure: unknown): void {
+    this.#respond(running, TYPE.error, encodeError(failure))
+  }
+
   #respond(running: Running<Connection>, type: number, bytes: Uint8Array): void {
+    let failure: unknown
+    try {
+      if (this.#host.send(type, running.correlation, bytes)) {
+        this.#finish(running)
+        return
+      }
+    } catch (reason) {
+      failure = reason
+    }
+    this.#respondWithRoom(running, type, bytes, failure)
+  }
+
+  /** @param failure why it cannot be sent at all, if that is so */
+  #respondWithRoom(running: Running<Connection>, type: number, bytes: Uint8Array, failure: unknown): void {
+    const { send, wait, maxResponseMemory } = this.#host
     const { correlation } = running
     // The peer counts on the memory as soon as it has the answer.
     const sent = () => this.#finish(running)
-    const posted = this.#post(type, correlation, bytes, sent)
-    if (posted === undefined) {
-      this.#finish(running)
-      return
-    }
+    const posted = failure === undefined ? wait(type, correlation, bytes, sent) : Promise.reject(failure)
     // Answered requests that wait for room are not held back: that could stop two ends that send requests to each
     // other, for ever.
     const waiting = (bytes?.length ?? 0) + ENTRY_BYTES // a handler may return what is no bytes at all
     this.#waiting += waiting
-    if (this.#waiting > this.#maxResponseMemory) this.#overflow()
+    if (this.#waiting > maxResponseMemory) this.#host.overflow()
     // A response that cannot be sent, too long or not even bytes, is the handler's fault: the requester gets an
     // error. If the connection has ended, that fails too, and there is no one to tell.
     posted
-      .catch((failure) => this.#post(TYPE.error, correlation, encodeError(failure), sent))
+      .catch(async (reason) => {
+        const error = encodeError(reason)
+        if (!send(TYPE.error, correlation, error)) await wait(TYPE.error, correlation, error, sent)
+      })
       .catch(() => {})
       .finally(() => {
         this.#waiting -= waiting
         this.#finish(running)
         // Many at a time.
-        if (this.#waiting <= this.#maxResponseMemory / 4) this.#goOn()
+        if (this.#waiting <= maxResponseMemory / 4) this.#goOn()
       })
   }
 
   #finish(running: Running<Connection>): void {
     if (!this.#running.delete(running)) return
-    const { turn } = running
     // Those that begin now have nothing to do with the one that has ended, either.
-    if (this.#allowance.waiting > 0) this.#scope.run(() => this.#allowance.leave(turn))
-    else this.#allowance.leave(turn)
+    if (this.#allowance.waiting > 0) this.#host.scope.run(() => this.#allowance.leave(running))
+    else this.#allowance.leave(running)
     if (this.#running.size > 0) return
     this.#idle?.()
     this.#idle = undefined
@@ -224,12 +235,14 @@ export class Responder<Connection> {
 }
 
 /** A request that is being answered, as its handler sees it. */
-class Running<Connection> extends ChainLink<Running<Connection>> implements HandlerContext<Connection> {
+class Running<Connection> extends ChainLink<Running<Connection>> implements HandlerContext<Connection>, Turn {
   readonly connection: Connection
   readonly correlation: number
+  readonly cost: number
+  turn: Turn['turn']
   /** in the ring, until its turn comes */
   waiting: RingMessage | undefined
-  readonly turn: Turn
+  readonly #begin: (running: Running<Connection>) => void
   #abort: AbortController | undefined
   #ended = false
   #reason: unknown
@@ -237,10 +250,15 @@ class Running<Connection> extends ChainLink<Running<Connection>> implements Hand
   /** @param begin called when the allowance has room for it */
   constructor(connection: Connection, request: RingMessage, begin: (running: Running<Connection>) => void) {
     super()
-    this.turn = new RunningTurn(requestCost(request.length), this, begin)
     this.connection = connection
     this.correlation = request.correlation
+    this.cost = requestCost(request.length)
     this.waiting = request
+    this.#begin = begin
+  }
+
+  begin(): void {
+    this.#begin(this)
   }
 
   /** Created on first use: most handlers do not need it. */
@@ -254,20 +272,5 @@ class Running<Connection> extends ChainLink<Running<Connection>> implements Hand
     this.#ended = true
     this.#reason = reason
     this.#abort?.abort(reason)
-  }
-}
-
-class RunningTurn<Connection> extends Turn {
-  readonly #running: Running<Connection>
-  readonly #begin: (running: Running<Connection>) => void
-
-  constructor(cost: number, running: Running<Connection>, begin: (running: Running<Connection>) => void) {
-    super(cost)
-    this.#running = running
-    this.#begin = begin
-  }
-
-  begin(): void {
-    this.#begin(this.#running)
   }
 }

@@ -175,7 +175,7 @@ export class Outbox {
   ): Promise<void> | undefined {
     if (this.#reason !== undefined) return undefined
     try {
-      if (!isPromise(bytes) && this.#sendsWhole(type, correlation, immediate, bytes)) {
+      if (!isPromise(bytes) && this.sendWhole(type, correlation, immediate, bytes)) {
         onSent()
         return undefined
       }
@@ -190,14 +190,15 @@ export class Outbox {
     if (this.#reason !== undefined) return undefined
     const { type, correlation = 0, immediate = 0 } = fields
     try {
-      if (this.#sendsWhole(type, correlation, immediate, bytes)) return undefined
+      if (this.sendWhole(type, correlation, immediate, bytes)) return undefined
     } catch (failure) {
       return Promise.reject(failure)
     }
     return this.#waiting.lend(fields, bytes, wanted)
   }
 
-  #sendsWhole(type: number, correlation: number, immediate: number, bytes: Uint8Array): boolean {
+  /** {@link send}; false also where they are longer than a frame. */
+  sendWhole(type: number, correlation: number, immediate: number, bytes: Uint8Array): boolean {
     requireBytes(bytes)
     return this.isFrame(bytes) && this.send(type, correlation, immediate, bytes)
   }

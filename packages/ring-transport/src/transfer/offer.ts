@@ -116,7 +116,7 @@ export class RingOffer {
       }
       const memory = memoryOf(region)
       const source = { memory, debug: this.#host.debug, released: () => lease?.release() }
-      return new RingMessage(source, offset, this.length, 0, 0, this.immediate)
+      return new RingMessage(source, memory, offset, this.length, 0, 0, this.immediate)
     })
   }
 

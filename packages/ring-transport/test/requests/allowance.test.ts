@@ -1,11 +1,13 @@
 import { expect, it } from 'vitest'
-import { Allowance, requestAllowance, requestCost, Turn } from '../../src/requests/allowance.js'
+import { Allowance, requestAllowance, requestCost, type Turn } from '../../src/requests/allowance.js'
 
-class Called extends Turn {
+class Called implements Turn {
+  readonly cost: number
+  turn: Turn['turn']
   readonly #call: (turn: Turn) => void
 
   constructor(cost: number, call: (turn: Turn) => void) {
-    super(cost)
+    this.cost = cost
     this.#call = call
   }
 
