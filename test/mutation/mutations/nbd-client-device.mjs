@@ -154,4 +154,12 @@ export const mutations = [
     why: 'A SIGUSR2 that was meant for another process ends one that has pages; SIGUSR1 opens a debugger there.',
     tests: ['unit test/e2e/programs/signals.test.ts'],
   },
+  {
+    name: 'successor-of-no-hand-over',
+    file: source('device/device-hand-over'),
+    find: '      await successor.kill()\n      throw failure\n',
+    replace: '      throw failure\n',
+    why: 'After each upgrade that finds no descriptor a process is left that waits for ever.',
+    tests: [unit('device/device-hand-over')],
+  },
 ]

@@ -314,7 +314,7 @@ export const mutations = [
   {
     name: 'deadlines-by-the-global-clock',
     file: source('requests/pending-requests'),
-    find: `import { clearTimeout, performance, setImmediate, setTimeout } from '../base/clock.js'
+    find: `import { clearTimeout, performance, queueMicrotask, setImmediate, setTimeout } from '../base/clock.js'
 `,
     replace: '',
     why: 'A request never times out in a program whose tests have put a false clock in the place of the real one.',
@@ -346,7 +346,7 @@ export const mutations = [
   },
   {
     name: 'error-of-the-timer',
-    file: source('requests/requests'),
+    file: source('requests/pending-requests'),
     find: '    Error.captureStackTrace(failure)',
     replace: '    void failure.stack',
     why: 'A request that fails does not say where in the program it was made.',

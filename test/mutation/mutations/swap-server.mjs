@@ -220,4 +220,12 @@ export const mutations = [
     why: 'A server says that it lends memory that its machine never has.',
     tests: ['unit test/e2e/programs/bad-input.test.ts'],
   },
+  {
+    name: 'linger-runs-out-on-the-owner',
+    file: source('server/client-session'),
+    find: 'this.#data.end(() => this.#lingering?.refresh())',
+    replace: 'this.#data.end(() => {})',
+    why: 'A client that claims its session in time loses its pages, because the device takes long to end its queue pairs.',
+    tests: [unit('session/lingering')],
+  },
 ]

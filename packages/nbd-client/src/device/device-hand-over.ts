@@ -80,7 +80,10 @@ export class DeviceHandOver {
     const { device, path, options } = this.#attachment
     say(`starting the successor of this process`)
     const successor = await Successor.start(command, { state: succession.folder.path })
-    const parting = await this.#attachment.link.part()
+    const parting = await this.#attachment.link.part().catch(async (failure: unknown) => {
+      await successor.kill()
+      throw failure
+    })
     // Its successor wants the same port.
     this.#services.closeMetrics()
     const outcome = await handOver({

@@ -3,11 +3,9 @@ import { native } from '../native.js'
 
 /** @internal the ring, or the memory of a transfer, that a message lies in */
 export interface MessageSource {
-  /** all of it */
-  readonly memory: Uint8Array
   /** whether the bytes of released messages are made unreadable */
   readonly debug: boolean
-  /** The program gets a view of {@link memory}, and may hand it to I/O. */
+  /** The program gets a view of the memory, and may hand it to I/O. */
   give?(): void
   /** gives the memory back up to the oldest message that is still held */
   released(): void

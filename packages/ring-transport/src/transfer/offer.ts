@@ -115,7 +115,7 @@ export class RingOffer {
         throw failure
       }
       const memory = memoryOf(region)
-      const source = { memory, debug: this.#host.debug, released: () => lease?.release() }
+      const source = { debug: this.#host.debug, released: () => lease?.release() }
       return new RingMessage(source, memory, offset, this.length, 0, 0, this.immediate)
     })
   }

@@ -149,9 +149,13 @@ export class ClientSession {
     this.#lingering = setTimeout(() => this.close(`${reason}; it was not resumed`), this.#lingerMs).unref()
   }
 
-  /** See {@link DataConnections.end}. @throws Refusal ETIMEDOUT */
+  /**
+   * See {@link DataConnections.end}. Who has claimed the session in time does not lose it to a device that takes its time:
+   * it lingers anew from the last look on.
+   * @throws Refusal ETIMEDOUT
+   */
   endData(): Promise<void> | undefined {
-    return this.#data.end()
+    return this.#data.end(() => this.#lingering?.refresh())
   }
 
   /**

@@ -52,16 +52,18 @@ export class DataConnections {
   /**
    * What the client has posted has landed when this is over, or never will: its queue pairs are destroyed. As a rule
    * it is over at once.
+   * @param waiting called now and then while it is not
    * @throws Refusal ETIMEDOUT when the device is not done with them; the client tries again
    */
-  end(): Promise<void> | undefined {
+  end(waiting: () => void): Promise<void> | undefined {
     this.#close(this.#open)
-    return this.present === 0 ? undefined : this.#ends()
+    return this.present === 0 ? undefined : this.#ends(waiting)
   }
 
-  async #ends(): Promise<void> {
+  async #ends(waiting: () => void): Promise<void> {
     const deadline = performance.now() + END_MS
     while (this.present > 0) {
+      waiting()
       if (performance.now() >= deadline)
         throw new Refusal(
           'ETIMEDOUT',

@@ -1,4 +1,5 @@
 import { randomBytes } from 'node:crypto'
+import { setTimeout as delay } from 'node:timers/promises'
 import { Resource } from '@rdmakit/verbs'
 import { afterEach, beforeAll, beforeEach, describe, expect, it, onTestFinished, vi } from 'vitest'
 import { eventually } from '../../../../test/eventually.js'
@@ -111,6 +112,24 @@ describe.each(Object.entries(ADDRESSES))('a session that lingers, over %s', (_, 
     ])
     expect(server.lingeringSessions).toBe(1)
     const resuming = resume(first)
+    late.mockRestore()
+    expect((await (await resuming).list()).map(({ id }) => id)).toEqual(slabs.map(({ id }) => id))
+  })
+
+  it('does not end while its owner waits for the device', async () => {
+    const linger = 2_000 // in which this process must get to the claim
+    const first = await session({ linger })
+    const slabs = await first.allocate(2)
+    await dataPath(first)
+    const late = vi.spyOn(Resource.prototype, 'destroyed', 'get').mockReturnValue(false)
+    onTestFinished(() => late.mockRestore())
+    // The device is not given up on meanwhile.
+    ownClock()
+    await first.leave()
+    await eventually(() => server.lingeringSessions === 1)
+    const resuming = resume(first)
+    // Of the same event loop: the server's timer, which was set before, comes before this one.
+    await delay(linger)
     late.mockRestore()
     expect((await (await resuming).list()).map(({ id }) => id)).toEqual(slabs.map(({ id }) => id))
   })
