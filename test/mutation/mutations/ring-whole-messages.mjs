@@ -102,4 +102,12 @@ export const mutations = [
     why: 'A connection that is given up while it is accepted keeps its ring, if a message had come.',
     tests: [unit('receiving/early-frames')],
   },
+  {
+    name: 'copy-of-a-buffer-is-a-view',
+    file: source('base/own-memory'),
+    find: 'return slice.call(memory, offset, offset + length)',
+    replace: 'return memory.slice(offset, offset + length)',
+    why: 'A request in a Buffer that waits is sent with what its caller has put there since.',
+    tests: [unit('sending/outbox'), unit('requests/requests')],
+  },
 ]

@@ -1,4 +1,4 @@
-import { Buffer } from 'node:buffer'
+import { unwritten } from '../base/own-memory.js'
 import { TYPE } from '../native.js'
 import { RingMessage } from './message.js'
 import type { Place } from './place.js'
@@ -142,7 +142,7 @@ class Parted {
   begin(): void {
     if (this.#over || this.#memory !== undefined) return
     // Not filled with zeros: it is not visible before all of it has been written.
-    this.#memory = new Uint8Array(Buffer.allocUnsafeSlow(this.length).buffer)
+    this.#memory = unwritten(this.length)
     for (const frame of this.#frames.splice(0)) this.#fill(frame)
     this.#finish()
   }

@@ -1,5 +1,5 @@
 import { UsageError } from '@rdmakit/verbs'
-import { native } from '../native.js'
+import { copyOf } from '../base/own-memory.js'
 
 /** @internal the ring, or the memory of a transfer, that a message lies in */
 export interface MessageSource {
@@ -250,28 +250,6 @@ function usedAfterRelease(guard: Guard | undefined): UsageError {
   )
   if (guard?.released !== undefined) failure.cause = guard.released
   return failure
-}
-
-function copyOf(memory: Uint8Array, offset: number, length: number): Uint8Array<ArrayBuffer> {
-  // No view is made of a few bytes. Of many, the copy is of an array, not of a length, which would be filled with zeros
-  // first: that takes as long as the copy.
-  if (length <= FEW) return memory.slice(offset, offset + length) as Uint8Array<ArrayBuffer>
-  if (length >= MANY) keepFreedMemory()
-  return new Uint8Array(memory.subarray(offset, offset + length))
-}
-
-/** bytes up to which a slice is the faster copy */
-const FEW = 1024
-/** bytes from which on the pages of new memory cost more than the copy */
-const MANY = 16_384
-
-let keepsFreedMemory = false
-
-/** For the whole process, once, and only where there are large messages. */
-function keepFreedMemory(): void {
-  if (keepsFreedMemory) return
-  keepsFreedMemory = true
-  native.keepFreedMemory()
 }
 
 const NOTHING = new Uint8Array()

@@ -2,6 +2,7 @@ import type { RecordableHistogram } from 'node:perf_hooks'
 import { VerbsError } from '@rdmakit/verbs'
 import { type Deferred, deferred, integerInRange } from '@rdmakit/verbs/internal'
 import { clearTimeout, performance, queueMicrotask, setImmediate, setTimeout } from '../base/clock.js'
+import { copyOf } from '../base/own-memory.js'
 import { DEFAULT_TIMEOUT_MS, milliseconds } from '../base/timeout.js'
 import { latencyHistogram } from '../connection/statistics.js'
 import { Allowance, requestCost, type Turn } from './allowance.js'
@@ -47,7 +48,7 @@ export class PendingRequest implements Turn {
 
   /** @internal Bytes that may change once the call has returned. */
   keep(): void {
-    this.#bytes = this.#bytes?.slice()
+    if (this.#bytes !== undefined) this.#bytes = copyOf(this.#bytes)
   }
 
   /** @internal */

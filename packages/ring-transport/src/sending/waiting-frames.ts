@@ -1,6 +1,7 @@
 import { UsageError } from '@rdmakit/verbs'
 import { deferred } from '@rdmakit/verbs/internal'
 import { isPromise } from '../base/is-promise.js'
+import { copyOf } from '../base/own-memory.js'
 import { TYPE } from '../native.js'
 
 /** The fields of a frame besides its bytes. */
@@ -23,7 +24,7 @@ export interface FrameLayout {
 }
 
 /** A frame that waits for room, or for its bytes. */
-interface Waiting {
+class Waiting {
   readonly type: number
   readonly correlation: number
   readonly immediate: number
@@ -32,14 +33,28 @@ interface Waiting {
   /** how many it had when it began to wait: they may be lent, and taken away */
   readonly length: number | undefined
   /** bytes of the whole message of which parts have been laid out, else 0 */
-  begun: number
+  begun = 0
   /** why it will never have any */
-  failure?: unknown
+  failure: unknown
   /** whether it is still to be sent when its turn comes */
   readonly wanted: () => boolean
   readonly onSent: () => void
-  readonly resolve: () => void
-  readonly reject: (reason: unknown) => void
+  readonly left = deferred<void>()
+
+  constructor(
+    { type, correlation = 0, immediate = 0 }: FrameFields,
+    bytes: Uint8Array | undefined,
+    wanted: () => boolean,
+    onSent: () => void,
+  ) {
+    this.type = type
+    this.correlation = correlation
+    this.immediate = immediate
+    this.bytes = bytes
+    this.length = bytes?.length
+    this.wanted = wanted
+    this.onSent = onSent
+  }
 }
 
 /** Waiting frames from which on it is looked whether they are still wanted. */
@@ -77,16 +92,16 @@ export class WaitingFrames {
     onSent: () => void,
   ): Promise<void> {
     const late = isPromise(bytes)
-    const { frame, promise } = this.#enter(fields, late ? undefined : bytes, wanted, onSent)
+    const frame = this.#enter(fields, late ? undefined : bytes, wanted, onSent)
     if (late) void this.#complete(frame, bytes)
     // The parts that are on their way by now need no copy.
-    else frame.bytes = frame.bytes?.slice()
-    return promise
+    else if (frame.bytes !== undefined) frame.bytes = copyOf(frame.bytes)
+    return frame.left.promise
   }
 
   /** {@link wait} of bytes that stay as they are as long as they are wanted: they are not copied. */
   lend(fields: FrameFields, bytes: Uint8Array, wanted: () => boolean): Promise<void> {
-    return this.#enter(fields, bytes, wanted, () => {}).promise
+    return this.#enter(fields, bytes, wanted, () => {}).left.promise
   }
 
   /** Sends what there is room for. False when the first of them found no room again, or has no bytes yet. */
@@ -97,9 +112,9 @@ export class WaitingFrames {
       for (const frame of this.#frames) {
         try {
           if (!this.#sendOne(frame)) return false
-          frame.resolve()
+          frame.left.resolve()
         } catch (failure) {
-          frame.reject(failure)
+          frame.left.reject(failure)
         }
         done++
       }
@@ -112,7 +127,7 @@ export class WaitingFrames {
 
   /** The connection has ended. */
   end(reason: unknown): void {
-    for (const { reject } of this.#frames.splice(0)) reject(reason)
+    for (const { left } of this.#frames.splice(0)) left.reject(reason)
   }
 
   /** False when it must wait on. */
@@ -159,22 +174,17 @@ export class WaitingFrames {
 
   /** One that is longer than a frame may find room for parts now. */
   #enter(
-    { type, correlation = 0, immediate = 0 }: FrameFields,
+    fields: FrameFields,
     bytes: Uint8Array | undefined,
     wanted: () => boolean,
     onSent: () => void,
-  ): { readonly frame: Waiting; readonly promise: Promise<void> } {
+  ): Waiting {
     // Not while `send` walks over them: `onSent` of one may bring the next.
     if (this.#frames.length >= this.#pruneAt && !this.#sending) this.#prune()
-    const { promise, resolve, reject } = deferred<void>()
-    const length = bytes?.length
-    const frame: Waiting = {
-      ...{ type, correlation, immediate, bytes, length, begun: 0 },
-      ...{ wanted, onSent, resolve, reject },
-    }
+    const frame = new Waiting(fields, bytes, wanted, onSent)
     this.#frames.push(frame)
     if (bytes !== undefined && this.#frames.length === 1 && !this.#layout.isFrame(bytes)) this.#ready()
-    return { frame, promise }
+    return frame
   }
 
   /** Fills in bytes that were not known when their frame got its place. */
@@ -192,7 +202,7 @@ export class WaitingFrames {
     const kept: Waiting[] = []
     for (const frame of this.#frames) {
       if (frame.begun > 0 || frame.wanted()) kept.push(frame)
-      else frame.resolve()
+      else frame.left.resolve()
     }
     this.#frames = kept
     this.#pruneAt = Math.max(LEAST_PRUNED, 2 * kept.length)

@@ -57,6 +57,23 @@ it('an answer is taken once, also when nobody waits for it any more', async () =
   expect(answer(requests, 77)).toBe(false)
 })
 
+it.each([
+  ['an array', new Uint8Array([1])],
+  ['a Buffer, whose slices are views', Buffer.from([1])],
+])('a request that waits for the memory of the peer is what it was when it was made: %s', (_, bytes) => {
+  const sent: number[] = []
+  const requests = new PendingRequests('test', 1, (request, [first = 0]) => {
+    request.sent = true
+    sent.push(first)
+  })
+  const { correlation } = requests.ask(EMPTY)
+  requests.ask(bytes)
+  bytes[0] = 2
+  expect(sent).toEqual([0])
+  answer(requests, correlation)
+  expect(sent).toEqual([0, 1])
+})
+
 it('thousands are found each by its number, in whatever order they are answered, as others come', async () => {
   const requests = new PendingRequests('test', 2 ** 30, send)
   requests.last = 0xffff_ffff - 3_000

@@ -60,9 +60,11 @@ describe('a frame that waits for room', () => {
     expect(laidOut(2)).toEqual([1, 3])
   })
 
-  it('is what it was when it was posted', () => {
+  it.each([
+    ['an array', new Uint8Array([1])],
+    ['a Buffer, whose slices are views', Buffer.from([1])],
+  ])('is what it was when it was posted: %s', (_, bytes) => {
     const { outbox: made, credit, firstByte } = outbox()
-    const bytes = new Uint8Array([1])
     void made.post({ type: TYPE.request }, bytes)
     bytes[0] = 2
     credit(2)
