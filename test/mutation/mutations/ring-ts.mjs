@@ -232,7 +232,7 @@ export const mutations = [
   {
     name: 'waiting-frame-changes',
     file: source('sending/waiting-frames'),
-    find: 'else if (frame.bytes !== undefined) frame.bytes = copyOf(frame.bytes)',
+    find: 'frame.bytes = copyOf(frame.bytes)',
     replace: '',
     why: 'A request that waits for room is sent with what its caller has put into the buffer since.',
     tests: [unit('sending/outbox')],

@@ -19,6 +19,8 @@ export class PendingRequest implements Turn {
   /** milliseconds of performance.now() */
   readonly begun: number
   readonly deadline: number
+  /** @internal called when it is settled */
+  settled: (() => void) | undefined
   /** @internal it is on its way: a response may come, even if it is no longer awaited */
   sent = false
   readonly #send: SendRequest
@@ -115,16 +117,16 @@ export class PendingRequests {
    * A new request, which is sent when the peer has memory for it: until then it waits here, in order.
    * @param bytes are copied when they have to wait, so that they may change once this returns
    * @param timeout milliseconds
-   * @throws UsageError for a bad timeout or immediate
+   * @throws UsageError for a bad timeout or immediate; TypeError for bytes that are detached and have to wait
    */
   ask(bytes: Uint8Array, timeout = DEFAULT_TIMEOUT_MS, immediate = 0): PendingRequest {
     integerInRange('immediate', immediate, 0, 0xffff_ffff)
     const limit = milliseconds('timeout', timeout)
     const request = new PendingRequest(this.#number(), bytes, limit, immediate, this.#send)
+    if (!this.#allowance.fits(request.cost)) request.keep()
     this.#places[request.correlation & (this.#places.length - 1)] = request
     this.#count++
     if (request.deadline < this.#wakeAt) this.#arm(request.deadline)
-    if (!this.#allowance.fits(request.cost)) request.keep()
     this.#allowance.enter(request)
     return request
   }
@@ -219,6 +221,7 @@ export class PendingRequests {
 
   #remove(request: PendingRequest): void {
     this.#places[request.correlation & (this.#places.length - 1)] = undefined
+    request.settled?.()
     this.#count--
     if (this.#count > 0) return
     if (this.#places.length > MANY) this.#spread(FEW)

@@ -60,9 +60,9 @@ export class Requests<Connection> {
     } catch (failure) {
       return Promise.reject(failure)
     }
-    const { response } = request
-    if (signal === undefined) return response
-    return response.finally(onAbort(signal, () => pending.giveUp(request, signal.reason)))
+    if (signal !== undefined && pending.has(request))
+      request.settled = onAbort(signal, () => pending.giveUp(request, signal.reason))
+    return request.response
   }
 
   /** requests, both ways, that are under way */

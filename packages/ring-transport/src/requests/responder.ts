@@ -212,7 +212,8 @@ export class Responder<Connection> {
     posted
       .catch(async (reason) => {
         const error = encodeError(reason)
-        if (!send(TYPE.error, correlation, error)) await wait(TYPE.error, correlation, error, sent)
+        if (send(TYPE.error, correlation, error)) sent()
+        else await wait(TYPE.error, correlation, error, sent)
       })
       .catch(() => {})
       .finally(() => {

@@ -94,8 +94,7 @@ export class WaitingFrames {
     const late = isPromise(bytes)
     const frame = this.#enter(fields, late ? undefined : bytes, wanted, onSent)
     if (late) void this.#complete(frame, bytes)
-    // The parts that are on their way by now need no copy.
-    else if (frame.bytes !== undefined) frame.bytes = copyOf(frame.bytes)
+    else this.#keep(frame)
     return frame.left.promise
   }
 
@@ -185,6 +184,17 @@ export class WaitingFrames {
     this.#frames.push(frame)
     if (bytes !== undefined && this.#frames.length === 1 && !this.#layout.isFrame(bytes)) this.#ready()
     return frame
+  }
+
+  /** The parts that are on their way by now need no copy. What cannot be copied, as it was detached, fails in its turn. */
+  #keep(frame: Waiting): void {
+    if (frame.bytes === undefined) return
+    try {
+      frame.bytes = copyOf(frame.bytes)
+    } catch (failure) {
+      if (frame.begun === 0) frame.failure = failure
+      frame.bytes = NONE
+    }
   }
 
   /** Fills in bytes that were not known when their frame got its place. */

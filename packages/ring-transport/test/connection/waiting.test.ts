@@ -121,3 +121,19 @@ it('a signal that goes on is let go of by each that has waited for it', async ()
   await a.transmit(new Uint8Array(LARGE), { signal })
   expect(listeners).toBe(0)
 })
+
+it('requests are over before their connection is, with a signal or without', async () => {
+  const { a, b } = await pairOfTest(listenUri('shm'), {})
+  b.handle(() => new Promise(() => {}))
+  const over: string[] = []
+  const { signal } = new AbortController()
+  const all = [
+    a.request(new Uint8Array()).catch(() => over.push('request')),
+    a.request(new Uint8Array(), { signal }).catch(() => over.push('request with a signal')),
+    a.closed.then(() => over.push('connection')),
+  ]
+  await expect.poll(() => b.statistics().requestsRunning).toBe(2)
+  await b.close({ drain: false })
+  await Promise.all(all)
+  expect(over).toEqual(['request', 'request with a signal', 'connection'])
+})

@@ -74,6 +74,15 @@ it.each([
   expect(sent).toEqual([0, 1])
 })
 
+it('a request of detached bytes that would have to wait is none', () => {
+  const requests = new PendingRequests('test', 1, send)
+  ask(requests)
+  const bytes = new Uint8Array([1])
+  structuredClone(bytes.buffer, { transfer: [bytes.buffer] })
+  expect(() => requests.ask(bytes)).toThrow(TypeError)
+  expect(requests.count).toBe(1)
+})
+
 it('thousands are found each by its number, in whatever order they are answered, as others come', async () => {
   const requests = new PendingRequests('test', 2 ** 30, send)
   requests.last = 0xffff_ffff - 3_000

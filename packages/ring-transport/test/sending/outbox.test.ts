@@ -60,6 +60,21 @@ describe('a frame that waits for room', () => {
     expect(laidOut(2)).toEqual([1, 3])
   })
 
+  it('fails in its turn if its bytes were detached, and stops none behind it', async () => {
+    const { outbox: made, credit, laidOut } = outbox()
+    const bytes = new Uint8Array([1])
+    structuredClone(bytes.buffer, { transfer: [bytes.buffer] })
+    const sent: string[] = []
+    const detached = made.post(data(1), bytes, undefined, () => sent.push('detached'))
+    const behind = made.post(data(2), EMPTY, undefined, () => sent.push('behind'))
+    credit(2)
+    made.onWritable(true)
+    await expect(detached).rejects.toThrow(TypeError)
+    await behind
+    expect(sent).toEqual(['behind'])
+    expect(laidOut(1)).toEqual([2])
+  })
+
   it.each([
     ['an array', new Uint8Array([1])],
     ['a Buffer, whose slices are views', Buffer.from([1])],
