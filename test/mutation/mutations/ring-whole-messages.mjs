@@ -106,7 +106,7 @@ export const mutations = [
     name: 'copy-of-a-buffer-is-a-view',
     file: source('base/own-memory'),
     find: 'return slice.call(memory, offset, offset + length)',
-    replace: 'return memory.slice(offset, offset + length)',
+    replace: 'return Reflect.apply(memory.slice ?? slice, memory, [offset, offset + length])',
     why: 'A request in a Buffer that waits is sent with what its caller has put there since.',
     tests: [unit('sending/outbox'), unit('requests/requests')],
   },
