@@ -8,7 +8,7 @@ import {
   statSync,
   symlinkSync,
 } from 'node:fs'
-import { Server } from 'node:net'
+import { createServer, Server, type Socket } from 'node:net'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { Worker } from 'node:worker_threads'
@@ -99,4 +99,21 @@ it('takes no folder in which, or in the place of which, others could put somethi
   if (process.geteuid?.() !== 0) return
   chownSync(top, 4242, 4242)
   expect(openRuntimeDirectory).toThrow(/is not safe: .* belongs to user 4242/)
+})
+
+it('an answer that comes a byte at a time, and never ends, is waited for as long as one that does not come', async () => {
+  const path = join(top, 'slow.sock')
+  const peers: Socket[] = []
+  const server = createServer((peer) => {
+    peers.push(peer)
+    peer.write('HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n')
+    const drops = setInterval(() => peer.write(' '), 20)
+    peer.on('error', () => {}).on('close', () => clearInterval(drops))
+  })
+  await new Promise<void>((resolve) => server.listen(path, resolve))
+  await expect(callControlSocket(path, 'GET', '/status', undefined, 200)).rejects.toThrow(
+    `${path} does not answer`,
+  )
+  for (const peer of peers) peer.destroy()
+  await new Promise((resolve) => server.close(resolve))
 })

@@ -69,7 +69,10 @@ export async function runningPrograms(
   return running.sort((a, b) => a.pid - b.pid)
 }
 
-/** @returns what the program answers, undefined for nothing */
+/**
+ * @param timeoutMs for the whole answer, however it arrives
+ * @returns what the program answers, undefined for nothing
+ */
 export function callControlSocket(
   socketPath: string,
   method: 'GET' | 'POST',
@@ -78,13 +81,16 @@ export function callControlSocket(
   timeoutMs = CALL_TIMEOUT_MS,
 ): Promise<unknown> {
   return new Promise((resolve, reject) => {
-    const message = request({ socketPath, method, path, timeout: timeoutMs }, (reply) => {
+    const signal = AbortSignal.timeout(timeoutMs)
+    const failed = (error: Error) =>
+      reject(signal.aborted ? new Error(`${socketPath} does not answer`) : error)
+    const message = request({ socketPath, method, path, signal }, (reply) => {
       let text = ''
       reply.setEncoding('utf8')
       reply.on('data', (piece: string) => {
         text += piece
       })
-      reply.on('error', reject)
+      reply.on('error', failed)
       reply.on('end', () => {
         try {
           const result: unknown = text === '' ? undefined : JSON.parse(text)
@@ -98,8 +104,7 @@ export function callControlSocket(
         }
       })
     })
-    message.on('timeout', () => message.destroy(new Error(`${socketPath} does not answer`)))
-    message.on('error', reject)
+    message.on('error', failed)
     message.end(body === undefined ? undefined : JSON.stringify(body))
   })
 }
