@@ -26,6 +26,14 @@ export const mutations = [
     tests: ['native asan shm_window'],
   },
   {
+    name: 'shm-window-bound-again-under-its-user',
+    file: source('memory/protection_domain_window.cc'),
+    find: 'if (window->user != nullptr && window->user->given_up() && window->user->holds_anything()) [[unlikely]]',
+    replace: 'if (window->user == nullptr && region == 0) [[unlikely]]',
+    why: 'A peer that was stopped in the middle of a copy goes on with half of a window that is another peer’s now.',
+    tests: ['native asan shm_window'],
+  },
+  {
     name: 'shm-hazard-not-said-again',
     file: source('queue-pair/queue_pair_execute.cc'),
     find: `  held_ = 0;

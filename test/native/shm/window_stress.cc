@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "process.h"
+#include "shm/memory/protection_domain.h"
 #include "shm/queue-pair/queue_pair.h"
 #include "windows.h"
 
@@ -349,13 +350,22 @@ void stopped_user(bool killed) {
   if (killed) victim.child.signal(SIGKILL);
   const ibv_wc wc = victim.side.end->completion();
   CHECK(wc.wr_id == 8 && (!killed || Clock::now() - begin < std::chrono::seconds(4)));
+  // Bound once more, for another queue pair.
+  const auto rebound = [&] {
+    auto* domain = static_cast<shm::ProtectionDomain*>(victim.side.end->pd);
+    const uint32_t key = ibv_inc_rkey(victim.window.mw->rkey);
+    return domain->bind(victim.window.mw->rkey, key, victim.far.mr->rkey, victim.far.address(), kRegion, kAll,
+                        UINT32_MAX, nullptr);
+  };
   if (wc.status != IBV_WC_SUCCESS && !killed) {
     CHECK(wc.status == IBV_WC_LOC_QP_OP_ERR && wc.vendor_err == ETIMEDOUT);
+    CHECK(!rebound());
   }
   victim.child.signal(SIGKILL);
   victim.child.signal(SIGCONT);
   victim.side.end->id.events->expect(CmEvent::Type::disconnected);
   CHECK(WIFSIGNALED(victim.child.wait()));
+  await(rebound);
 }
 
 STRESS(shm_window) {

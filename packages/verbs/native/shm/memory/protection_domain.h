@@ -30,6 +30,9 @@ struct MemoryWindow : ibv_mw {
   // While it is bound; under the domain's windows_lock_.
   uint32_t region = 0;  // key
   uint32_t queue_pair = 0;
+  // The peer that it was bound for last, under the same lock. One that was given up may have read half of the
+  // entry, and must not go on with the other half of the next.
+  std::shared_ptr<Hazard> user;
 };
 
 // How the end of a region treats a peer's copy. `left` is for memory of a segment that is unmapped next: the
@@ -55,10 +58,11 @@ class ProtectionDomain : public ibv_pd {
   MemoryWindow* add_window();
   int remove_window(MemoryWindow* window);
   // Hot path: binds the window that has had the key `window` under `key` for the queue pair of this number,
-  // and ends the window of this key of that queue pair. Allocates nothing. False when that cannot be. The
-  // queue pair's peer may be at the memory still when invalidate() returns.
+  // whose peer is `user`, and ends the window of this key of that queue pair. Allocates nothing. False when
+  // that cannot be: not again while a user of before, which was given up, may be at it. The queue pair's peer
+  // may be at the memory still when invalidate() returns.
   bool bind(uint32_t window, uint32_t key, uint32_t region, uint64_t address, uint64_t length,
-            uint32_t access, uint32_t queue_pair);
+            uint32_t access, uint32_t queue_pair, const std::shared_ptr<Hazard>& user);
   bool invalidate(uint32_t key, uint32_t queue_pair);
 
   // A queue pair of this domain comes and goes, and its windows with it.

@@ -1,6 +1,7 @@
 // Memory windows of type 2B: entries of the region table which the peer of one queue pair alone may use.
 #include <cerrno>
 
+#include "shm/mapping/hazard.h"
 #include "shm/memory/protection_domain.h"
 #include "shm/memory/region_keys.h"
 #include "shm/queue-pair/queue_pair.h"
@@ -59,7 +60,8 @@ int ProtectionDomain::remove_window(MemoryWindow* window) {
 
 // Hot path.
 bool ProtectionDomain::bind(uint32_t window_key, uint32_t key, uint32_t region, uint64_t address,
-                            uint64_t length, uint32_t access, uint32_t queue_pair) {
+                            uint64_t length, uint32_t access, uint32_t queue_pair,
+                            const std::shared_ptr<Hazard>& user) {
   constexpr uint32_t kWrites = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
   constexpr uint32_t kKnown = kWrites | IBV_ACCESS_REMOTE_READ;
   const uint32_t slot = slot_of_key(key);
@@ -67,6 +69,8 @@ bool ProtectionDomain::bind(uint32_t window_key, uint32_t key, uint32_t region, 
   const std::lock_guard lock(windows_lock_);
   MemoryWindow* window = own_ == nullptr ? nullptr : own_[slot].window;
   if (window == nullptr || !same_window(window->made_as, key) || window->region != 0) return false;
+  if (window->user != nullptr && window->user->given_up() && window->user->holds_anything()) [[unlikely]]
+    return false;
   const RegionEntry& whole = table()[slot_of_key(region)];
   const uint32_t needed =
       kRegion | IBV_ACCESS_MW_BIND | (access & kWrites ? uint32_t{IBV_ACCESS_LOCAL_WRITE} : 0);
@@ -84,6 +88,7 @@ bool ProtectionDomain::bind(uint32_t window_key, uint32_t key, uint32_t region, 
   entry.queue_pair = queue_pair;
   window->region = region;
   window->queue_pair = queue_pair;
+  window->user = user;
   own_[slot_of_key(region)].windows++;
   entry.key.store(key, std::memory_order_release);
   return true;

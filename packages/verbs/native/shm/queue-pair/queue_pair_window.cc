@@ -9,7 +9,7 @@ namespace rdmakit::shm {
 QueuePair::Outcome QueuePair::bind(const Request& request) {
   const bool bound = domain()->bind(static_cast<uint32_t>(request.compare_add), request.remote_key,
                                     static_cast<uint32_t>(request.swap), request.remote_address,
-                                    request.length, request.immediate, qp_num);
+                                    request.length, request.immediate, qp_num, hazard_);
   return bound ? Outcome{} : Outcome::failed(IBV_WC_MW_BIND_ERR);
 }
 
