@@ -92,19 +92,23 @@ export class RemoteSwap implements AsyncDisposable {
 /** swap-server's memory comes in slabs; this is their default. */
 const slabBytes = 64 * 1024 * 1024
 
-/** This project's swap over Soft-RoCE. nbd.sh must have run in the client, or ublk.sh. */
-function rdmakitPath(name: string, device: string): SwapPath {
+/** This project's swap. nbd.sh must have run in the client, or ublk.sh. */
+function rdmakitPath(scheme: 'rdma' | 'iwarp', front: 'nbd' | 'ublk'): SwapPath {
+  const device = front === 'nbd' ? '/dev/nbd0' : '/dev/ublkb0'
   return {
-    name,
+    name: `rdmakit ${scheme}, ${front}`,
     serverProcess: 'swap-server/dist/cli.js',
     async withSwap({ server, client, address, bytes }, body) {
       const memory = Math.ceil(bytes / slabBytes) * slabBytes
-      const service = rdmakitSwap(`rdma://${address}:7471`, String(memory), String(bytes), device)
+      const service = rdmakitSwap(`${scheme}://${address}:7471`, String(memory), String(bytes), device)
       await using _swap = await RemoteSwap.attach(server, client, service)
       return await body()
     },
   }
 }
 
-export const rdmakitNbd = rdmakitPath('rdmakit, nbd', '/dev/nbd0')
-export const rdmakitUblk = rdmakitPath('rdmakit, ublk', '/dev/ublkb0')
+/** By road: over Soft-RoCE, and over TCP in user space. Each has both fronts. */
+export const rdmakitPaths = {
+  rdma: [rdmakitPath('rdma', 'nbd'), rdmakitPath('rdma', 'ublk')],
+  iwarp: [rdmakitPath('iwarp', 'nbd'), rdmakitPath('iwarp', 'ublk')],
+} as const
