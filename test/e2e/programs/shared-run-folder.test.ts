@@ -5,6 +5,7 @@ import { once } from 'node:events'
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
+import { text } from 'node:stream/consumers'
 import { expect, it } from 'vitest'
 import {
   endWithProcess,
@@ -62,4 +63,20 @@ it('each of two programs with one number has a control socket of its own, and le
   expect(names(await listed())).toEqual(['second'])
   await second.stop()
   expect(await listed()).toEqual([])
+}, 120_000)
+
+it('a process that has the number of a server in another namespace is not stopped in its place', async () => {
+  using folder = temporaryFolder()
+  const server = await startInNamespace(folder.path, 'one')
+  // The shell is number 1 of a third namespace, as the server is of its own.
+  const script = `trap 'echo hit' TERM; '${process.execPath}' '${SWAP_SERVER}' stop & wait $!; echo "status $?"`
+  const shell = spawn('unshare', ['--pid', '--fork', '--kill-child', 'sh', '-c', script], {
+    env: { ...process.env, RDMAKIT_RUN: folder.path },
+    stdio: ['ignore', 'pipe', 'pipe'],
+  })
+  endWithProcess(shell)
+  const [out, error] = await Promise.all([text(shell.stdout), text(shell.stderr)])
+  expect(error).toContain('swap-server 1 runs in another PID namespace')
+  expect(out).toBe('status 64\n')
+  await server.stop()
 }, 120_000)

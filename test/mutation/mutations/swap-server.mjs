@@ -21,6 +21,14 @@ export const mutations = [
     tests: ['unit test/e2e/programs/shared-run-folder.test.ts'],
   },
   {
+    name: 'number-of-another-namespace-stopped',
+    file: kit('service/pid-namespace'),
+    find: 'namespace !== own',
+    replace: "namespace === ''",
+    why: 'swap-server stop sends SIGTERM to whoever has here the number of a server in a container.',
+    tests: ['unit test/e2e/programs/shared-run-folder.test.ts'],
+  },
+  {
     name: 'key-file-open-to-group',
     file: kit('files/operator-file'),
     find: '(mode & 0o077) === 0',

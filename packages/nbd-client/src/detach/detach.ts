@@ -41,6 +41,11 @@ async function detachAs(
 ): Promise<boolean> {
   const isThere = state === 'there'
   const { owner, hung } = isThere ? await processesOf(device, options) : { owner: undefined, hung: [] }
+  if (owner?.elsewhere)
+    throw new ExitError(
+      `${devicePath(device)} is attached by nbd-client ${owner.pid} of another PID namespace; detach it from there, e.g. in its container`,
+      EXIT.unavailable,
+    )
   const plan = planDetach({
     path: devicePath(device),
     device: state,

@@ -77,7 +77,10 @@ export interface Upgraded {
 
 /** A running client as found by its control socket. */
 export interface RunningClient {
+  /** Its number in its own PID namespace. */
   readonly pid: number
+  /** It runs in another one: the number means nothing here. */
+  readonly elsewhere: boolean
   readonly status: ClientStatus
   /** Whether it still does. */
   answers(): Promise<boolean>
@@ -94,8 +97,9 @@ export interface RunningClient {
  */
 export async function runningClients(silent?: (program: SilentProgram) => void): Promise<RunningClient[]> {
   const programs = await runningPrograms(PROGRAM, silent)
-  return programs.map(({ pid, status, call }) => ({
+  return programs.map(({ pid, elsewhere, status, call }) => ({
     pid,
+    elsewhere,
     status: status as ClientStatus,
     answers: () =>
       call('GET', '/status').then(

@@ -28,7 +28,8 @@ function owner(failure: Error): RunningClient {
   const { pid } = spawnSync('true')
   const status = { pid } as ClientStatus
   const stop = vi.fn(async () => Promise.reject(failure))
-  return { pid, status, answers: async () => false, stop, upgrade: async () => Promise.reject(failure) }
+  const upgrade = async () => Promise.reject(failure)
+  return { pid, elsewhere: false, status, answers: async () => false, stop, upgrade }
 }
 
 const removed = (code: string) => Object.assign(new Error(`connect ${code} /run/nbd-client-7.sock`), { code })
@@ -70,6 +71,14 @@ describe('a device whose process ended unasked', () => {
     const device = { front: 'nbd', index: 7, identifier: IDENTIFIER }
     expect(vi.mocked(endHere).mock.calls).toEqual([[plan, device, 60_000]])
   })
+})
+
+it('a process of another PID namespace is asked nothing, for its number is not known here', async () => {
+  const other = { ...owner(new Error('asked')), elsewhere: true }
+  vi.mocked(processesOf).mockResolvedValue({ owner: other, hung: [] })
+  kernelHas(THERE)
+  await expect(detached()).rejects.toThrow('of another PID namespace; detach it from there')
+  expect(other.stop).not.toHaveBeenCalled()
 })
 
 it('a process that does not answer the request is reported', async () => {

@@ -4,6 +4,7 @@ import { createServer, type IncomingMessage, type Server, type ServerResponse } 
 import { connect } from 'node:net'
 import { join } from 'node:path'
 import { InvalidInputError } from '../command-line/invalid-input-error.js'
+import { PID_NAMESPACE, pidNamespace } from './pid-namespace.js'
 import { listenPrivately } from './private-socket.js'
 import { CALL_TIMEOUT_MS } from './running-programs.js'
 import { openRuntimeDirectory } from './runtime-directory.js'
@@ -33,7 +34,9 @@ export class ControlSocket {
   static async open(program: string, routes: ControlRoutes): Promise<ControlSocket> {
     // An ended process has left the existing one.
     const path = await ownPath(openRuntimeDirectory(), program)
+    const namespace = pidNamespace()
     const server = createServer({ requestTimeout: CALL_TIMEOUT_MS }, (message, reply) => {
+      if (namespace !== undefined) reply.setHeader(PID_NAMESPACE, namespace)
       answer(routes, message, reply).catch((failure: Error) => refuse(reply, failure))
     })
     await listenPrivately(server, path)

@@ -1,7 +1,8 @@
 import { existsSync, readdirSync, rmSync } from 'node:fs'
-import { request } from 'node:http'
+import { type IncomingHttpHeaders, request } from 'node:http'
 import { join } from 'node:path'
 import { EXIT } from '../command-line/exit-status.js'
+import { isElsewhere, PID_NAMESPACE } from './pid-namespace.js'
 import { checkDirectory, runtimeDirectory } from './runtime-directory.js'
 
 /** Also of a request to a control socket, until it is there. */
@@ -9,7 +10,10 @@ export const CALL_TIMEOUT_MS = 3_000
 
 /** A running program, as found by its control socket. */
 export interface RunningProgram {
+  /** Its number in its own PID namespace. */
   readonly pid: number
+  /** It runs in another PID namespace, as in a container: here the number is another process's, or nobody's. */
+  readonly elsewhere: boolean
   readonly status: unknown
   /** @throws Error with what it refused, or that it does not answer */
   call(method: 'GET' | 'POST', path: string, body?: unknown, timeoutMs?: number): Promise<unknown>
@@ -53,9 +57,10 @@ export async function runningPrograms(
     if (pid === undefined) continue
     const path = join(directory, name)
     try {
-      const status = await callControlSocket(path, 'GET', '/status')
+      const { result: status, headers } = await exchange(path, 'GET', '/status')
       running.push({
         pid: Number(pid),
+        elsewhere: isElsewhere(headers[PID_NAMESPACE]?.toString()),
         status,
         call: (method, url, body, timeoutMs) => callControlSocket(path, method, url, body, timeoutMs),
       })
@@ -73,13 +78,23 @@ export async function runningPrograms(
  * @param timeoutMs for the whole answer, however it arrives
  * @returns what the program answers, undefined for nothing
  */
-export function callControlSocket(
+export async function callControlSocket(
+  socketPath: string,
+  method: 'GET' | 'POST',
+  path: string,
+  body?: unknown,
+  timeoutMs?: number,
+): Promise<unknown> {
+  return (await exchange(socketPath, method, path, body, timeoutMs)).result
+}
+
+function exchange(
   socketPath: string,
   method: 'GET' | 'POST',
   path: string,
   body?: unknown,
   timeoutMs = CALL_TIMEOUT_MS,
-): Promise<unknown> {
+): Promise<{ result: unknown; headers: IncomingHttpHeaders }> {
   return new Promise((resolve, reject) => {
     const signal = AbortSignal.timeout(timeoutMs)
     const failed = (error: Error) =>
@@ -94,7 +109,7 @@ export function callControlSocket(
       reply.on('end', () => {
         try {
           const result: unknown = text === '' ? undefined : JSON.parse(text)
-          if ((reply.statusCode ?? 500) < 300) return resolve(result)
+          if ((reply.statusCode ?? 500) < 300) return resolve({ result, headers: reply.headers })
           const { code, message: reason } = (result ?? {}) as { code?: string; message?: string }
           reject(
             Object.assign(new Error(reason ?? `${method} ${path}: status ${reply.statusCode}`), { code }),

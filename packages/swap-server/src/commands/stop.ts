@@ -1,4 +1,5 @@
 import { existsSync } from 'node:fs'
+import { UsageError } from '@rdmakit/verbs'
 import { serverOf } from './reclaim.js'
 
 const POLL_MS = 50
@@ -17,7 +18,11 @@ export async function stopServer({
   now: boolean
   wait: number
 }): Promise<void> {
-  const { pid } = await serverOf(given)
+  const { pid, elsewhere } = await serverOf(given)
+  if (elsewhere)
+    throw new UsageError(
+      `swap-server ${pid} runs in another PID namespace, where it has this number; stop it from there, e.g. in its container`,
+    )
   // The second signal ends what the first one began. They differ only in their order: if they merge, one counts as
   // both.
   process.kill(pid, 'SIGTERM')
