@@ -85,6 +85,19 @@ describe('a thin volume of 1 TiB', () => {
   })
 })
 
+it('an export for 64 connections takes memory for those that work, and not 14 MiB for each', async () => {
+  using folder = temporaryFolder()
+  const { program: server, uri } = await startServer(['--memory', '64M', '--slab-size', '4M'])
+  await using _server = server
+  const client = await startServe(uri, '64M', folder.path, ['--connections', '64'])
+  await using _client = client.program
+  const said = must('qemu-io', ['-f', 'raw', '-c', 'write -P 1 0 16M', '-c', 'read -P 1 0 16M', client.uri])
+  expect(said).not.toMatch(/fail|error/i)
+  const memory = memoryOf(client.program, 'RssAnon') / MIB
+  console.log(`64 connections, of which one works: ${memory.toFixed(0)} MiB of memory`)
+  expect(memory).toBeLessThan(250)
+})
+
 describe('one server', () => {
   // Each takes 13 MiB of memory, and the time to touch it.
   const TENANTS = Math.min(64, effort(16))

@@ -19,5 +19,6 @@ export interface Serving extends ServeOptions {
 export function volumeOptions(options: Serving, files?: VolumeOptions['engine']): VolumeOptions {
   const { exports, minimumBlockSize, tls, place } = options
   const front = { exports, minimumBlockSize, ...(tls === undefined ? {} : { tls }) }
-  return { ...optionsOf(options, front, files), prepare: (engine) => place.bind(engine) }
+  // Unlike the kernel's, most connections are never made, or do little at a time.
+  return { ...optionsOf(options, front, files), populated: false, prepare: (engine) => place.bind(engine) }
 }

@@ -3,6 +3,7 @@ import type {
   CompletionChannel,
   CompletionQueue,
   Context,
+  MemoryOptions,
   MemoryRegion,
   ProtectionDomain,
   QueuePair,
@@ -43,8 +44,9 @@ export class LaneConnector {
     context: Context,
     protectionDomain: ProtectionDomain,
     needs: LaneRequirements,
+    memory: MemoryOptions = {},
   ): Promise<LaneConnector> {
-    const arena = await protectionDomain.allocateMemoryRegion(needs.arenaBytes, ['local-write'])
+    const arena = await protectionDomain.allocateMemoryRegion(needs.arenaBytes, ['local-write'], memory)
     return new LaneConnector(context, protectionDomain, needs, arena)
   }
 

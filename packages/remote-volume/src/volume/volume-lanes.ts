@@ -1,5 +1,5 @@
 import type { SwapServerSession } from '@rdmakit/swap-server'
-import type { Context, ProtectionDomain, QueuePair } from '@rdmakit/verbs'
+import type { Context, MemoryOptions, ProtectionDomain, QueuePair } from '@rdmakit/verbs'
 import type { VolumeEngine } from '../engine/volume-engine.js'
 import type { VolumeServer } from '../servers/volume-server.js'
 import { LaneConnector, type RunningLane } from './lane-connector.js'
@@ -15,13 +15,16 @@ export class VolumeLanes {
   readonly running: RunningLane[] = []
   readonly #engine: VolumeEngine
   readonly #context: Context
+  readonly #memory: MemoryOptions
   readonly #protectionDomain: ProtectionDomain
   /** also of lanes that do not run, because one could not be opened */
   readonly #connectors: LaneConnector[] = []
 
-  constructor(engine: VolumeEngine, context: Context) {
+  /** @param memory of the lanes */
+  constructor(engine: VolumeEngine, context: Context, memory: MemoryOptions) {
     this.#engine = engine
     this.#context = context
+    this.#memory = memory
     this.#protectionDomain = context.allocateProtectionDomain()
   }
 
@@ -70,7 +73,7 @@ export class VolumeLanes {
     servers: readonly VolumeServer[],
   ): Promise<{ connector: LaneConnector; queuePairs: (QueuePair | null)[] }> {
     const needs = this.#engine.laneRequirements
-    const connector = await LaneConnector.open(this.#context, this.#protectionDomain, needs)
+    const connector = await LaneConnector.open(this.#context, this.#protectionDomain, needs, this.#memory)
     this.#connectors.push(connector)
     const connecting = servers.map(async (server) =>
       server.failure === undefined ? await connector.connect(server.session) : null,

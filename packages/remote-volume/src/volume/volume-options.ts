@@ -17,6 +17,11 @@ export interface VolumeOptions<Engine extends VolumeEngine = VolumeEngine, Front
   readonly size: number
   /** maximum number of connections that the engine serves at once, 1 … 64 */
   readonly lanes: number
+  /**
+   * true (default): all memory of the lanes, about 14 MiB each, is there from the start, so that no page waits for memory.
+   * false: it is taken as lanes use it, but on cards, which pin it
+   */
+  readonly populated?: boolean
   /** copies of each slab, on different servers: 1 (default) to 3 */
   readonly replicas?: number
   /** slabs allocated ahead on each server for the repair of others; default 1 with replicas, else 0 */

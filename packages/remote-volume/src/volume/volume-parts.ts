@@ -21,7 +21,7 @@ export class VolumeParts<Engine extends VolumeEngine = VolumeEngine> {
   ) {
     const state = new VolumeState(engine, servers, context, options)
     this.state = state
-    this.lanes = new VolumeLanes(state.engine, state.context)
+    this.lanes = new VolumeLanes(state.engine, state.context, { populated: options.populated ?? true })
     this.slabs = new SlabWork(state, () => this.members.waitsForMemory())
     this.members = new ServerMembership(state, this.slabs, this.lanes, (failure) => this.fence(failure))
   }
