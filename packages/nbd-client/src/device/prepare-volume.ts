@@ -1,6 +1,7 @@
 import type { AttachOptions } from '../attach/attach-options.js'
 import type { Volume } from '../engine/block-volume.js'
 import { protectProcess } from '../kernel/kernel.js'
+import { shortReserve } from '../kernel/socket-reserve.js'
 import { ControlGroup } from '../kernel/swap-free-group.js'
 import { say } from '../report/log.js'
 import { reportFailures, reportWrongPages } from '../report/volume-messages.js'
@@ -15,6 +16,8 @@ export function prepareVolume(volume: Volume, options: AttachOptions): void {
       options.swapFree ?? new ControlGroup().swapFree(),
     ])
       if (!granted) say(`warning: swap safety: ${name} was not granted: ${reason}`)
+    const short = shortReserve(options.servers)
+    if (short !== undefined) say(`warning: swap safety: ${short}`)
   }
   for (const warning of new Set(volume.lanes.flatMap(({ warnings }) => warnings))) say(`warning: ${warning}`)
 }
