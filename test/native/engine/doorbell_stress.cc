@@ -1,5 +1,5 @@
 // Events for control are not lost because of too many others: a failed server, the end of a refill, a lane
-// that yields. While control receives nothing, the lanes' rings of events are filled.
+// that yields, or that is idle. While control receives nothing, the lanes' rings of events are filled.
 #include "fixture/damage.h"
 #include "fixture/one_slab.h"
 
@@ -38,6 +38,11 @@ STRESS(engine_doorbell) {
   with.wait_for_failure_of(1);
   with.filled(2);
   with.volume.wait_for(Event::Type::lane_yielded);
+  // The last of its clients has left, whatever else of that was lost.
+  const auto of_lane = [](const Event& event) {
+    return event.lane == 1 && event.type != Event::Type::lane_yielded && event.server == 0;
+  };
+  await([&] { return with.volume.last(of_lane).type == Event::Type::lane_idle; });
   return 0;
 }
 

@@ -224,8 +224,11 @@ void Lane::tell_refilled(const Refill::Outcome& outcome) {
 }
 
 void Lane::take_events(std::vector<Event>& events) {
+  // First: what the lane told before it became idle is in the ring then.
+  const bool idle = idle_.exchange(false);
   Event event;
   while (events_.pop(event)) events.push_back(event);
+  if (idle) events.push_back(Event::about(Event::Type::lane_idle, index_, ""));
   while (wrong_pages_.pop(event)) events.push_back(event);
   if (Refill::Outcome outcome; refill_outcome_.pop(outcome)) {
     const bool failed = outcome.failure != nullptr;
@@ -255,6 +258,12 @@ void Lane::page_wrong(const WrongPage& page) {
 
 void Lane::emit(Event::Type type, const char* reason) {
   events_.push(Event::about(type, index_, reason));
+  wake_control_();
+}
+
+// Not through the ring: without this event the lane gets no other client.
+void Lane::tell_idle() {
+  idle_.store(true);
   wake_control_();
 }
 

@@ -139,6 +139,7 @@ class Lane : protected OperationListener {
   void tell_yielded(int descriptor);
   void tell_refilled(const Refill::Outcome& outcome);
   void emit(Event::Type type, const char* reason);
+  void tell_idle();
 
   void server_failed(uint32_t server, const char* reason) override;
   void page_wrong(const WrongPage& page) override;
@@ -169,8 +170,9 @@ class Lane : protected OperationListener {
   SpscRing<Event, 256> events_;
   SpscRing<Event, 64> wrong_pages_;
   SpscRing<Refill::Outcome, 1> refill_outcome_;
-  SpscRing<int, 1> yielded_;  // the descriptor; -1: none
-  struct LetGo {              // of one server at a time
+  SpscRing<int, 1> yielded_;       // the descriptor; -1: none
+  std::atomic<bool> idle_{false};  // and control was not told yet
+  struct LetGo {                   // of one server at a time
     QpRef qp;
     MrRef mr;
     std::atomic<bool> there{false};  // false: it is the lane's, else control's

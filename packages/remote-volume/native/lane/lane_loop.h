@@ -113,7 +113,7 @@ inline void WorkingLane<Work>::end_clients() {
         rdma_.outstanding() == 0 && rdma_.outstanding_backup() == 0) {
       work_.check_rest();
       state_.store(State::idle, std::memory_order_release);
-      emit(Event::Type::lane_idle, "");
+      tell_idle();
     }
   }
 }
