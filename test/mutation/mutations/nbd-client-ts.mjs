@@ -3,6 +3,22 @@ const unit = (name) => `unit packages/nbd-client/test/${name}.test.ts`
 
 export const mutations = [
   {
+    name: 'socket-path-as-it-is',
+    file: source('export/export-place'),
+    find: "encodeURIComponent(address.unix).replaceAll('%2F', '/')",
+    replace: 'address.unix',
+    why: 'The URI that is printed leads nowhere when the path of the socket has a # or an &.',
+    tests: ['unit test/e2e/nbd/nbd-conformance.test.ts'],
+  },
+  {
+    name: 'other-replicas-are-served',
+    file: source('export/open-kept'),
+    find: "for (const what of ['size', 'replicas'] as const)",
+    replace: "for (const what of ['size'] as const)",
+    why: 'An export is served with another number of replicas than its slabs have.',
+    tests: ['unit test/e2e/restart/serve-restart.test.ts'],
+  },
+  {
     name: 'state-folder-open-to-group',
     file: source('upgrade/state-folder'),
     find: 'if ((mode & 0o077) !== 0 || uid',

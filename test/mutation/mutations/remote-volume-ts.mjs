@@ -4,6 +4,22 @@ const client = (name) => `unit packages/nbd-client/test/${name}.test.ts`
 
 export const mutations = [
   {
+    name: 'lost-though-it-is-up',
+    file: source('take-over/take-over-volume'),
+    find: 'if (!server.uris.some((uri) => up.has(uri))) progress(',
+    replace: 'if (up.size >= 0) progress(',
+    why: 'A take-over says of servers that are up that they are lost.',
+    tests: [client('volume/reconnect')],
+  },
+  {
+    name: 'synchronize-waits-for-ever',
+    file: source('engine/volume-engine'),
+    find: 'milliseconds: this.#patience,',
+    replace: 'milliseconds: 2 ** 31 - 1,',
+    why: 'Work on slabs stands still for ever when a device does not give its work requests back.',
+    tests: [client('engine/engine')],
+  },
+  {
     name: 'replica-beside-itself',
     file: source('slabs/placement'),
     find: '(room[server] ?? 0) > 0 && !excluded.has(server))',

@@ -13,6 +13,22 @@ export const mutations = [
     tests: ['native asan ring_hostile', unit('receiving/bad-peer')],
   },
   {
+    name: 'ring-sleeps-when-it-cannot-arm',
+    file: source('polling/poller_thread.cc'),
+    find: '  armed_ = ibv_req_notify_cq(cq_.get(), 0) == 0;\n  if (!armed_)',
+    replace: '  armed_ = ibv_req_notify_cq(cq_.get(), 0) == 0;\n  if (armed_ && channel_lost_)',
+    why: 'The device of a poller is gone, and its connections wait for ever.',
+    tests: ['native asan ring_late_completions'],
+  },
+  {
+    name: 'ring-spins-on-a-lost-channel',
+    file: source('polling/poller_thread.cc'),
+    find: 'error != EAGAIN && error != EINTR',
+    replace: 'error == ENODEV',
+    why: 'A channel that cannot be read takes all of a processor, and its connections wait for ever.',
+    tests: ['native asan ring_late_completions'],
+  },
+  {
     name: 'ring-full-send-queue-is-not-told',
     file: source('sending/sender.cc'),
     find: '    awaited_other_.store(true, std::memory_order_seq_cst);\n    if (!can_post(kMostRequests)) {',

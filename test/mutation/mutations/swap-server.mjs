@@ -5,6 +5,22 @@ const kitUnit = (name) => `unit packages/operator-kit/test/${name}.test.ts`
 
 export const mutations = [
   {
+    name: 'hung-program-is-left-out',
+    file: 'packages/operator-kit/src/service/running-programs.ts',
+    find: '  reportSilent(silent)\n  process.exitCode',
+    replace: '  if (silent.pid < 0) reportSilent(silent)\n  process.exitCode',
+    why: 'status leaves a process that hangs out without a word.',
+    tests: ['unit test/e2e/programs/silent.test.ts'],
+  },
+  {
+    name: 'connections-wait-without-a-word',
+    file: 'packages/swap-server/src/server/server-listeners.ts',
+    find: '{ onStalled })',
+    replace: '{ onStalled: (err) => void [err, onStalled] })',
+    why: 'A server without a free descriptor takes nobody in, and does not say why.',
+    tests: ['unit test/e2e/load/limits.test.ts'],
+  },
+  {
     name: 'production-below-its-share',
     file: source('server/tenants/fair-share'),
     find: 'Math.max(1, fair, guaranteed(tenant))',
