@@ -185,6 +185,19 @@ print(any("beyond the end of the export" in line for line in lines))
 })
 
 describe('holes and their map', () => {
+  it('parts of pages at the edges of a TRIM are left as they were, and those of WRITE_ZEROES are zeros', () => {
+    const script = `
+base = 96 * 2**20
+for call in [h.trim, h.zero]:
+    h.pwrite(b"a" * 16384, base)
+    call(8192, base + 2048)
+    found = bytes(h.pread(16384, base))
+    print([found[i:i + 2048] == b"a" * 2048 for i in range(0, 16384, 2048)], found.count(b"\\0"))
+`
+    const whole = '[True, True, False, False, True, True, True, True] 4096'
+    expect(libnbd(script)).toEqual([whole, '[True, False, False, False, False, True, True, True] 8192'])
+  })
+
   it('pread_structured tells data from holes, unless asked not to fragment', () => {
     const script = `
 base = 64 * 2**20

@@ -4,6 +4,15 @@ const e2e = (name) => `unit test/e2e/nbd/${name}.test.ts`
 
 export const mutations = [
   {
+    name: 'trim-takes-the-page-it-begins-in',
+    file: 'packages/remote-volume/native/request/write.cc',
+    find: 'const uint64_t first = (request.offset + kPage - 1) / kPage;\n  const uint64_t end = (request.offset + request.length) / kPage;\n  if (first >= end)',
+    replace:
+      'const uint64_t first = request.offset / kPage;\n  const uint64_t end = (request.offset + request.length) / kPage;\n  if (first >= end)',
+    why: 'What stands before a discarded range in its first page is lost.',
+    tests: ['unit test/e2e/nbd/nbd-conformance.test.ts'],
+  },
+  {
     name: 'offset-beyond-the-end',
     file: protocol('request.cc'),
     find: 'return request.offset <= size && request.length <= size - request.offset;',

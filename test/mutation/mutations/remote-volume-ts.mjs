@@ -4,6 +4,14 @@ const client = (name) => `unit packages/nbd-client/test/${name}.test.ts`
 
 export const mutations = [
   {
+    name: 'last-of-a-new-slab-is-dropped',
+    file: source('slabs/slab-table'),
+    find: 'if (!replica.server.away || !this.#isLast(slab, replica.server.index, failed)) this.drop(slab, replica)',
+    replace: 'if (!replica.server.away || failed.length > 0) this.drop(slab, replica)',
+    why: 'A slab of a thin volume is lost whose server fails just after it got its place there, and comes back.',
+    tests: [unit('slab-table')],
+  },
+  {
     name: 'lost-though-it-is-up',
     file: source('take-over/take-over-volume'),
     find: 'if (!server.uris.some((uri) => up.has(uri))) progress(',
