@@ -5,6 +5,7 @@ import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import { top } from '../../lab/base/paths.js'
 import { Wire } from '../../wire.js'
+import { longestStop } from './loop-delay.js'
 import {
   complete,
   endWithProcess,
@@ -32,8 +33,8 @@ export interface CrowdReport {
   readonly grown: number
   /** how often one of the crowd was thrown out */
   readonly thrownOut: number
-  /** that the server's event loop stood still for at most */
-  readonly longestStop: number
+  /** how long the server's event loop stood still at most, in words */
+  readonly longestStop: string
   readonly lost: string
   /** why the server opens no new sessions any more */
   readonly impaired: object | undefined
@@ -94,7 +95,7 @@ export async function besideCrowd({ peers, cuts, pause }: CrowdOptions): Promise
       resumed,
       grown: most - before,
       thrownOut: crowd.thrownOut(),
-      longestStop: Number(readFileSync(delays, 'utf8')),
+      longestStop: longestStop(delays),
       lost: lost.join('\n'),
       impaired: (await statusIn<{ impaired?: object }>(folder.path, 'swap-server')).impaired,
     }
@@ -125,9 +126,9 @@ function residentBytes(pid: number): number {
 }
 
 /** One line of what a soak prints. */
-export function describeCrowd({ resumed, grown, thrownOut, longestStop }: CrowdReport): string {
+export function describeCrowd({ resumed, grown, thrownOut, longestStop: stop }: CrowdReport): string {
   const sorted = [...resumed].sort((a, b) => a - b)
   const at = (part: number) =>
     Math.round(sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * part))] ?? 0)
-  return `resumed ${resumed.length} times, in ${at(0.5)} ms, p99 ${at(0.99)} ms, at most ${at(1)} ms; thrown out ${thrownOut} times; RSS grew by ${(grown / 2 ** 20).toFixed(1)} MiB; event loop stopped for ${longestStop} ms at most`
+  return `resumed ${resumed.length} times, in ${at(0.5)} ms, p99 ${at(0.99)} ms, at most ${at(1)} ms; thrown out ${thrownOut} times; RSS grew by ${(grown / 2 ** 20).toFixed(1)} MiB; ${stop}`
 }

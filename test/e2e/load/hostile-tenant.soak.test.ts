@@ -1,12 +1,13 @@
 // A tenant that does what it can to a server, beside one that reads and writes: nothing of the other's is lost.
 import { spawn } from 'node:child_process'
-import { existsSync, readFileSync, writeFileSync } from 'node:fs'
+import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import { expect, it } from 'vitest'
 import { effort } from '../../effort.js'
 import { top } from '../../lab/base/paths.js'
 import { VerifyingFio } from '../helpers/fio.js'
+import { longestStop } from '../helpers/loop-delay.js'
 import {
   endWithProcess,
   startServe,
@@ -82,9 +83,8 @@ it.each(cases)(
         (now) => now > 0,
       )
       const beside = await work(nbd)
-      const stop = existsSync(delays) ? Number(readFileSync(delays, 'utf8')) : 0
       console.log(
-        `${kind} over ${over}: ${count} times; p99 of writes ${alone} µs alone, ${beside} µs beside it; event loop stopped for ${stop} ms at most`,
+        `${kind} over ${over}: ${count} times; p99 of writes ${alone} µs alone, ${beside} µs beside it; ${longestStop(delays)}`,
       )
       expect(client.stderr).not.toMatch(/lost|gone|gave up/)
       expect(server.process.exitCode).toBeNull()

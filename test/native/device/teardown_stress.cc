@@ -69,6 +69,24 @@ void nobody_waits_for_work_that_is_late() {
   }
 }
 
+// An event loop closes hundreds of objects in one turn: it waits for all of them no longer than for one.
+void those_who_are_slow_are_waited_for_together() {
+  constexpr int kWorks = 100;
+  Teardown teardown(200ms);
+  int waited = 0;
+  for (int i = 0; i < kWorks; ++i) {
+    const auto done = std::make_shared<std::atomic<bool>>(false);
+    teardown.run(
+        [done] {
+          std::this_thread::sleep_for(50ms);
+          done->store(true);
+        },
+        true);
+    if (done->load()) ++waited;
+  }
+  CHECK(waited < kWorks / 2);
+}
+
 void what_work_tears_down_is_done_within_it() {
   Teardown teardown(60s, 1);
   bool inner = false;
@@ -121,6 +139,7 @@ void many_at_once() {
 STRESS(device_teardown) {
   work_that_is_quick_is_done_when_run_returns();
   nobody_waits_for_work_that_is_late();
+  those_who_are_slow_are_waited_for_together();
   what_work_tears_down_is_done_within_it();
   who_does_not_wait_does_not();
   many_at_once();

@@ -156,7 +156,11 @@ void connecting_fails() {
     CHECK(end->id.id->connect(parameters) == 0);
     CmEvent request = listener.events->expect(CmEvent::Type::connect_request);
     CHECK(request.private_data.size() == 512);
+    // Strangers are refused by the thousand: no other thread is needed for that, unlike for an end with a
+    // queue pair.
+    CHECK(request.request->closes_at_once() && !end->id.id->closes_at_once());
     CHECK(request.request->reject({4, 5}) == 0);
+    CHECK(request.request->closes_at_once());
     const CmEvent rejected = end->id.events->expect(CmEvent::Type::rejected);
     CHECK(rejected.private_data == std::vector<uint8_t>({4, 5}));
     request.request->close();

@@ -25,6 +25,8 @@ using Base = software::ProviderBase<CompletionChannel, CompletionQueue, QueuePai
 
 class IwarpProvider final : public Base {
  public:
+  IwarpProvider() : Base(std::chrono::milliseconds(20)) {}
+
   const char* name() const override { return "iwarp"; }
   int available(std::string&) override { return 0; }
 

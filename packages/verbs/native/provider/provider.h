@@ -106,7 +106,8 @@ class ConnectionId : public std::enable_shared_from_this<ConnectionId> {
   virtual void close() = 0;
   // For a closed one: true when no posted request of the peer can arrive here any more.
   virtual bool settled() { return true; }
-  // Whether close() does not wait: a listener of a software provider, whose address is free when it returns.
+  // Whether close() does not wait: of a software provider a listener, whose address is free when it returns,
+  // and a request that is refused, of which there are thousands a second where strangers connect.
   virtual bool closes_at_once() { return false; }
 };
 

@@ -1,5 +1,7 @@
 #include "provider/teardown.h"
 
+#include <algorithm>
+
 #include "rdmakit/thread.h"
 
 namespace rdmakit {
@@ -11,12 +13,18 @@ constexpr size_t kStackBytes = 256 << 10;
 // How long a thread beyond the first stays without work.
 constexpr std::chrono::seconds kIdle{1};
 
+// A wait that is no longer than this costs no patience: the work was done as soon as a thread had it.
+constexpr std::chrono::microseconds kShort{100};
+
+// Of the time that passes, the part by which the patience grows again: 1 / kGrowth.
+constexpr int kGrowth = 4;
+
 thread_local bool tearing_down = false;
 
 }  // namespace
 
 Teardown::Teardown(std::chrono::milliseconds patience, unsigned most_threads)
-    : patience_(patience), most_threads_(most_threads) {}
+    : patience_(patience), most_threads_(most_threads), left_(patience) {}
 
 Teardown::~Teardown() {
   std::unique_lock lock(mutex_);
@@ -55,10 +63,20 @@ void Teardown::run(std::function<void()> work, bool wait) {
   }
   work_.notify_one();
   if (!wait) return;
-  if (late_ > 0 || !done_.wait_for(lock, patience_, [&job] { return job->done; })) {
+  if (late_ > 0 || !await(lock, *job)) {
     job->late = true;
     ++late_;
   }
+}
+
+bool Teardown::await(std::unique_lock<std::mutex>& lock, const Job& job) {
+  const Clock::time_point begin = Clock::now();
+  left_ = std::min(patience_, left_ + (begin - looked_) / kGrowth);
+  looked_ = begin;
+  const bool done = done_.wait_until(lock, begin + left_, [&job] { return job.done; });
+  const Clock::duration taken = Clock::now() - begin;
+  if (taken > kShort) left_ = std::max(Clock::duration::zero(), left_ - taken);
+  return done;
 }
 
 void Teardown::serve() {

@@ -15,8 +15,8 @@ namespace rdmakit {
 
 class Teardown {
  public:
-  // `patience`: how long `run` waits at most. `most_threads`: how many works may take long at the same time;
-  // what comes then waits for one of them.
+  // `patience`: how long `run` waits at most, all calls within a short time together. `most_threads`: how
+  // many works may take long at the same time; what comes then waits for one of them.
   explicit Teardown(std::chrono::milliseconds patience = std::chrono::milliseconds(100),
                     unsigned most_threads = 16);
   Teardown(const Teardown&) = delete;
@@ -25,11 +25,14 @@ class Teardown {
   ~Teardown();
 
   // Runs `work` on another thread. With `wait` it usually returns when that is done: after `patience` the
-  // work continues alone, and while any other work is that late, no call waits. Teardown within `work` is
-  // done directly. On any thread.
+  // work continues alone, and while any other work is that late, no call waits. An event loop closes hundreds
+  // of objects in one turn, and on a busy machine each of these threads has a core after milliseconds: so
+  // waits that are not short use up the patience, which grows again with time. Teardown within `work` is done
+  // directly. On any thread.
   void run(std::function<void()> work, bool wait);
 
  private:
+  using Clock = std::chrono::steady_clock;
   struct Job {
     std::function<void()> work;
     bool done = false;
@@ -37,10 +40,14 @@ class Teardown {
   };
   // With the lock held. Whether there is a thread that will look for work.
   bool staffed();
+  // With the lock held. False: it is late.
+  bool await(std::unique_lock<std::mutex>& lock, const Job& job);
   void serve();
 
-  const std::chrono::milliseconds patience_;
+  const Clock::duration patience_;
   const unsigned most_threads_;
+  Clock::duration left_;  // of the patience, at looked_
+  Clock::time_point looked_ = Clock::now();
   std::mutex mutex_;
   std::condition_variable work_, done_, ended_;
   std::deque<std::shared_ptr<Job>> waiting_;

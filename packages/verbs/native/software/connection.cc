@@ -57,7 +57,8 @@ void ConnectionBase::set_sink(Sink sink) {
 
 bool ConnectionBase::closes_at_once() {
   const std::lock_guard lock(mutex_);
-  return state_ == State::listening;
+  if (had_queue_pair_) return false;
+  return state_ == State::listening || state_ == State::requested || state_ == State::ended;
 }
 
 void ConnectionBase::close() {
@@ -111,7 +112,9 @@ ibv_qp* ConnectionBase::create_qp(ibv_pd* pd, ibv_qp_init_attr* attributes) {
     errno = EINVAL;
     return nullptr;
   }
-  return queue_pair_ = make_queue_pair(pd, attributes);
+  queue_pair_ = make_queue_pair(pd, attributes);
+  if (queue_pair_ != nullptr) had_queue_pair_ = true;
+  return queue_pair_;
 }
 
 void ConnectionBase::forget_qp(ibv_qp* queue_pair) {

@@ -126,6 +126,7 @@ class ConnectionBase : public ConnectionId, public ProgressThread::Client {
   int timeout_ms_ = 0;
   ProgressThread::Clock::time_point deadline_ = ProgressThread::Clock::time_point::max();
   ibv_qp* queue_pair_ = nullptr;
+  bool had_queue_pair_ = false;
   std::vector<uint8_t> private_data_;  // to the peer
   bool answered_ = false;              // accept or reject was called
 
