@@ -140,6 +140,22 @@ export const mutations = [
     tests: ['native asan shm_many', 'native asan shm_waiting'],
   },
   {
+    name: 'shm-own-event-sleeps',
+    file: source('completion/completion_channel.cc'),
+    find: 'void CompletionChannel::ring() {\n  keep_from_blocking();\n',
+    replace: 'void CompletionChannel::ring() {\n',
+    why: 'A peer fills the counter of the channel that it shares, and the next thread with a completion sleeps for ever.',
+    tests: ['native asan shm_waiting'],
+  },
+  {
+    name: 'shm-taker-sleeps',
+    file: source('completion/completion_channel.cc'),
+    find: 'preadv2(event_fd_.get(), &into, 1, -1, RWF_NOWAIT)',
+    replace: 'preadv2(event_fd_.get(), &into, 1, -1, 0)',
+    why: 'A peer changes the flags of the channel that it shares, and the thread that takes events sleeps for ever.',
+    tests: ['native asan shm_waiting'],
+  },
+  {
     name: 'shm-event-wakes-twice',
     file: 'packages/verbs/native/shm/completion/completion_channel.cc',
     find: 'if (each->look_for_arrivals()) add(each);',

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/eventfd.h>
+#include <sys/uio.h>
 
 #include <cerrno>
 
@@ -33,7 +34,14 @@ void CompletionChannel::detach(CompletionQueue* queue) {
   events_.remove(queue);
 }
 
+// The peers have the descriptor, and with it its flags: a write to a counter that one of them has filled
+// would sleep, and so would a read of one that it has emptied.
+void CompletionChannel::keep_from_blocking() {
+  if ((fcntl(event_fd_.get(), F_GETFL) & O_NONBLOCK) == 0) fcntl(event_fd_.get(), F_SETFL, O_NONBLOCK);
+}
+
 void CompletionChannel::ring() {
+  keep_from_blocking();
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t done = write(event_fd_.get(), &one, sizeof one);
 }
@@ -57,10 +65,13 @@ software::CompletionQueueBase* CompletionChannel::next_event() {
 
 int CompletionChannel::take(ibv_cq** queue, void** queue_context) {
   // Silence the descriptor first and look second: what comes in between rings again.
-  // The peers have the descriptor, and with it its flags.
-  if ((fcntl(event_fd_.get(), F_GETFL) & O_NONBLOCK) == 0) fcntl(event_fd_.get(), F_SETFL, O_NONBLOCK);
   uint64_t count;
-  [[maybe_unused]] const ssize_t done = read(event_fd_.get(), &count, sizeof count);
+  const iovec into{&count, sizeof count};
+  // This does not sleep whatever its flags are, but before Linux 5.8 it reads nothing from an eventfd.
+  if (preadv2(event_fd_.get(), &into, 1, -1, RWF_NOWAIT) < 0 && errno != EAGAIN) {
+    keep_from_blocking();
+    [[maybe_unused]] const ssize_t done = read(event_fd_.get(), &count, sizeof count);
+  }
   {
     const std::lock_guard lock(queues_mutex_);
     // A thread that takes events is awake already.

@@ -31,6 +31,7 @@ class CompletionChannel : public ibv_comp_channel {
  private:
   void add(CompletionQueue* queue);
   void ring();
+  void keep_from_blocking();
   software::CompletionQueueBase* next_event();
 
   UniqueFd event_fd_;
