@@ -5,8 +5,9 @@
  * @internal
  */
 export { onAbort } from './base/abort.js'
-export { registrable } from './base/bytes.js'
+export { copyOfBytes, registrable } from './base/bytes.js'
 export { CallbackScope } from './base/callback-scope.js'
+export { clearTimeout, performance, queueMicrotask, setImmediate, setTimeout } from './base/clock.js'
 export {
   type Deferred,
   deferred,

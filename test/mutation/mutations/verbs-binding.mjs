@@ -221,8 +221,8 @@ export const mutations = [
   {
     name: 'handler-fails-in-silence',
     file: 'packages/verbs/src/connection/listener.ts',
-    find: '    queueMicrotask(() => onError(failure))\n',
-    replace: '    if (failure === undefined) queueMicrotask(() => onError(failure))\n',
+    find: '    callApart(() => onError(failure))\n',
+    replace: '    if (failure === undefined) callApart(() => onError(failure))\n',
     why: 'A server whose handler has a fault refuses every peer, without a report of why.',
     tests: ['unit packages/verbs/test/listener.test.ts'],
   },
@@ -273,5 +273,21 @@ export const mutations = [
     replace: 'ended.subscribe(() => subscriber.complete())',
     why: 'A program that listens to the events of a device now and then grows for ever.',
     tests: ['unit packages/verbs/test/resources.test.ts'],
+  },
+  {
+    name: 'faults-by-the-global-clock',
+    file: 'packages/verbs/src/base/errors.ts',
+    find: "import { queueMicrotask } from './clock.js'\n",
+    replace: '',
+    why: 'A server is not told of its faults in a program whose tests have put a false clock in the place of the real one.',
+    tests: ['unit packages/verbs/test/false-clock.test.ts'],
+  },
+  {
+    name: 'undefined-is-a-number',
+    file: 'packages/verbs/src/queue-pair/queue-pair.ts',
+    find: 'options.maxSend ?? 128',
+    replace: "'maxSend' in options ? (options.maxSend as number) : 128",
+    why: 'An option that is built from another one, and undefined as that, is refused.',
+    tests: ['unit packages/verbs/test/options.test.ts'],
   },
 ]

@@ -1,3 +1,5 @@
+import { callApart } from './errors.js'
+
 /** Those who wait for a signal, with the one listener that serves them. */
 interface Waiting {
   readonly callbacks: Set<() => void>
@@ -31,7 +33,7 @@ function listen(signal: AbortSignal): Waiting {
       try {
         callback()
       } catch (failure) {
-        queueMicrotask(() => {
+        callApart(() => {
           throw failure
         })
       }

@@ -1,5 +1,5 @@
-import { clearImmediate, clearTimeout, setImmediate, setTimeout } from 'node:timers'
 import { onAbort } from './abort.js'
+import { clearImmediate, clearTimeout, performance, setImmediate, setTimeout } from './clock.js'
 import { UsageError } from './errors.js'
 
 /** A promise and the functions that settle it (`Promise.withResolvers` of Node 22). */
@@ -40,6 +40,12 @@ export function milliseconds(name: string, value: number): number {
 export const millisecondsOrNone = (name: string, value: number): number =>
   value === 0 ? 0 : milliseconds(name, value)
 
+/** @internal the milliseconds that are left of `timeoutMs` from now on, whenever it is called */
+export function countdown(timeoutMs: number): () => number {
+  const end = performance.now() + timeoutMs
+  return () => end - performance.now()
+}
+
 const LATE = Symbol('late')
 
 /**
@@ -54,7 +60,6 @@ export async function within<T>(
   signal?: AbortSignal,
 ): Promise<T> {
   const end = deferred<typeof LATE>()
-  // The timer that is imported is the real one, also where a test has put a false one in the place of the global.
   let turn: NodeJS.Immediate | undefined
   const timer = setTimeout(() => {
     turn = setImmediate(() => end.resolve(LATE))

@@ -1,3 +1,4 @@
+import { queueMicrotask } from './clock.js'
 import { errnoName } from './errno.js'
 
 /**
@@ -79,4 +80,9 @@ export function calling<T>(object: string, call: () => T): T {
   } catch (failure) {
     throw named(object, failure)
   }
+}
+
+/** Calls `callback` apart from the code that runs now: what it throws is an uncaught exception. */
+export function callApart(callback: () => void): void {
+  queueMicrotask(callback)
 }

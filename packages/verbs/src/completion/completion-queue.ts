@@ -20,17 +20,17 @@ export interface CompletionQueueOptions {
   /** how many completions it can hold; at least the sum of the depths of the queues that feed it */
   readonly entries: number
   /** channel that receives armed notifications; needed for {@link CompletionQueue.wait} */
-  readonly channel?: CompletionChannel
+  readonly channel?: CompletionChannel | undefined
   /**
    * Software providers only. `automatic` (default): a provider thread moves data. `manual`: the thread that polls this
    * queue, or waits on its channel, moves data, which is faster; the caller must do so.
    */
-  readonly progress?: 'automatic' | 'manual'
+  readonly progress?: 'automatic' | 'manual' | undefined
   /**
    * Stamp each completion (ibv_create_cq_ex(3)): with the device's own clock or with the time of day.
    * EOPNOTSUPP where the device cannot (`capabilities.timestamps`)
    */
-  readonly timestamps?: 'device' | 'wallclock'
+  readonly timestamps?: 'device' | 'wallclock' | undefined
 }
 
 const TIMESTAMPS = { none: 0, device: 1, wallclock: 2 } as const
@@ -109,7 +109,7 @@ export class CompletionQueue extends Resource {
    * @throws UsageError without a channel; the signal's reason when aborted; VerbsError when no more completions can
    * arrive, ENODEV: the device is gone
    */
-  async wait(max = 16, { signal }: { signal?: AbortSignal } = {}): Promise<WorkCompletion[]> {
+  async wait(max = 16, { signal }: { signal?: AbortSignal | undefined } = {}): Promise<WorkCompletion[]> {
     const channel = this.channel
     if (channel === undefined) throw new UsageError(`${this.description} has no completion channel`)
     if (this.#wake !== undefined) throw new UsageError(`${this.description} is already waited for`)

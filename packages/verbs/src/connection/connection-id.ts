@@ -1,6 +1,6 @@
 import { getDefaultAutoSelectFamilyAttemptTimeout } from 'node:net'
 import { copyOfBytes } from '../base/bytes.js'
-import { type Deferred, deferred, milliseconds, within } from '../base/deferred.js'
+import { countdown, type Deferred, deferred, milliseconds, within } from '../base/deferred.js'
 import { ConnectionRejectedError, calling, errorOfStatus, UsageError, VerbsError } from '../base/errors.js'
 import { HoldingResource } from '../base/loop-hold.js'
 import { Context } from '../device/context.js'
@@ -25,11 +25,11 @@ export interface WaitOptions {
 /** What {@link ConnectionId.connect} and {@link ConnectionId.accept} take. */
 export interface ConnectOptions extends WaitOptions {
   /** at most 56 bytes on InfiniBand and RoCE, 512 on iWARP (rdma_connect(3)) */
-  readonly privateData?: Uint8Array
+  readonly privateData?: Uint8Array | undefined
   /** RDMA READs of the peer that this side serves at once, 0 … 255; default and maximum: the device's limit */
-  readonly responderResources?: number
+  readonly responderResources?: number | undefined
   /** RDMA READs that this side keeps outstanding, 0 … 255; default and maximum: the device's limit */
-  readonly initiatorDepth?: number
+  readonly initiatorDepth?: number | undefined
 }
 
 /** Why a connection ended: `undefined` after an orderly close by the peer or this side. */
@@ -77,19 +77,19 @@ export class ConnectionId extends HoldingResource {
     if (endpoint.port === 0 && endpoint.provider !== 'shm')
       throw new UsageError(`"${uri}" names port 0; a peer listens on a real port`)
     const description = `connection to ${uri}`
-    const deadline = performance.now() + timeout
+    const remaining = countdown(timeout)
     const hosts = await addressesOf(endpoint.host, description, { signal, timeout })
     // A software device is the same whichever address answers: connect finds out.
     if (endpoint.provider !== 'ibverbs')
       return await ConnectionId.#resolve(endpoint, hosts, description, { signal, timeout })
     for (const [at, host] of hosts.entries()) {
-      const left = Math.min(timeout, Math.max(1, deadline - performance.now()))
+      const left = Math.min(timeout, Math.max(1, remaining()))
       const isLast = at === hosts.length - 1
       const patience = isLast ? left : Math.min(left, getDefaultAutoSelectFamilyAttemptTimeout())
       try {
         return await ConnectionId.#resolve(endpoint, [host], description, { signal, timeout: patience })
       } catch (failure) {
-        if (isLast || signal?.aborted || performance.now() >= deadline) throw failure
+        if (isLast || signal?.aborted || remaining() <= 0) throw failure
       }
     }
     throw new VerbsError('ENOTFOUND', 'getaddrinfo', description, 'the host has no address')

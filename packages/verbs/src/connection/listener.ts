@@ -1,6 +1,6 @@
 import { copyOfBytes } from '../base/bytes.js'
 import { CallbackScope } from '../base/callback-scope.js'
-import { calling, errorOfStatus, VerbsError } from '../base/errors.js'
+import { callApart, calling, errorOfStatus, VerbsError } from '../base/errors.js'
 import { HoldingResource } from '../base/loop-hold.js'
 import { type Handle, type NativeAddress, native, type ProviderName } from '../native.js'
 import { addressesOf } from './addresses.js'
@@ -73,19 +73,19 @@ export class ConnectionRequest {
 /** What {@link Listener.listen} takes. */
 export interface ListenOptions extends WaitOptions {
   /** connections that the kernel keeps for a listener that is busy, default 1024 (listen(2)) */
-  readonly backlog?: number
+  readonly backlog?: number | undefined
   /**
    * Called with the error that `onRequest` has thrown, after the connection was closed for it. Without it a
    * {@link VerbsError} is ignored, because peers may disappear while they are answered, and anything else becomes an
    * `uncaughtException`, because it is a fault of the program.
    */
-  readonly onError?: (failure: unknown) => void
+  readonly onError?: ((failure: unknown) => void) | undefined
   /**
    * Called when a connection must wait, because the process or the machine lacks a descriptor or memory for it: EMFILE,
    * ENFILE, ENOBUFS or ENOMEM (accept(2)). The listener tries again every 100 ms, and calls each time that it fails. Not on
    * `rdma://`, where a request takes no descriptor.
    */
-  readonly onStalled?: (failure: VerbsError) => void
+  readonly onStalled?: ((failure: VerbsError) => void) | undefined
 }
 
 /** Receives connection requests at an address (rdma_listen(3)). It keeps the event loop alive until it is closed. */
@@ -168,7 +168,7 @@ async function receive(
   } catch (failure) {
     request.abandon()
     // What it throws itself has nobody else to go to.
-    queueMicrotask(() => onError(failure))
+    callApart(() => onError(failure))
   }
 }
 

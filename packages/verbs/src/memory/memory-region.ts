@@ -38,19 +38,19 @@ export interface MemoryOptions {
    * `1GiB`: from the pool of hugetlbfs, ENOMEM when too few are reserved (`vm.nr_hugepages`); not over `shm`
    * (EOPNOTSUPP), whose peers map the memory and must be sure that it is there.
    */
-  readonly hugePages?: (typeof HUGE_PAGES)[number]
+  readonly hugePages?: (typeof HUGE_PAGES)[number] | undefined
   /** the NUMA node whose memory it must be (mbind(2), MPOL_BIND), from 0; default: the touching thread's */
-  readonly numaNode?: number
+  readonly numaNode?: number | undefined
   /** keep it in memory (mlock(2)); ENOMEM or EPERM beyond `ulimit -l`. Real devices pin it anyway */
-  readonly locked?: boolean
+  readonly locked?: boolean | undefined
   /** back it by a memfd, which another mapping can share; over `shm` it always is */
-  readonly memfd?: boolean
+  readonly memfd?: boolean | undefined
   /**
    * true (default): all pages are resident from the start, so nothing waits for one later, and a lack of memory is ENOMEM
    * here. false: each page becomes resident on first use. Devices that pin memory populate all of it anyway, and over
    * `shm` memory that peers may access is resident from the start, because they map it and must not miss a page
    */
-  readonly populated?: boolean
+  readonly populated?: boolean | undefined
 }
 
 /** @internal */
@@ -72,9 +72,9 @@ export interface ScatterGatherElement {
   /** where the bytes are */
   readonly region: MemoryRegion
   /** bytes from the region's start, default 0 */
-  readonly offset?: number
+  readonly offset?: number | undefined
   /** bytes, default to the region's end */
-  readonly length?: number
+  readonly length?: number | undefined
 }
 
 /** Registered memory (ibv_mr) and the one ArrayBuffer over it. */
@@ -168,7 +168,7 @@ export class MemoryRegion extends Resource {
    */
   reregister(change: {
     readonly access: readonly Access[]
-    readonly protectionDomain?: ProtectionDomain
+    readonly protectionDomain?: ProtectionDomain | undefined
   }): void {
     const { access, protectionDomain = this.#protectionDomain } = change
     const moves = protectionDomain !== this.#protectionDomain

@@ -8,21 +8,21 @@ import { type NativeAddressVector, native } from '../native.js'
 /** The way to a port of the fabric (ibv_ah_attr): by GID on RoCE, by LID within an InfiniBand subnet. */
 export interface AddressVector {
   /** the 16 bytes of the destination's GID, of `Context.queryGids` there */
-  readonly gid?: Uint8Array
+  readonly gid?: Uint8Array | undefined
   /** which entry of this port's GID table is the source, default 0 */
-  readonly sourceGidIndex?: number
+  readonly sourceGidIndex?: number | undefined
   /** routers on the way at most, default 64 */
-  readonly hopLimit?: number
+  readonly hopLimit?: number | undefined
   /** 0…255, default 0 */
-  readonly trafficClass?: number
+  readonly trafficClass?: number | undefined
   /** 20 bits, default 0 */
-  readonly flowLabel?: number
+  readonly flowLabel?: number | undefined
   /** the destination's local identifier, default 0 (RoCE has none) */
-  readonly lid?: number
+  readonly lid?: number | undefined
   /** 0…15, default 0 */
-  readonly serviceLevel?: number
+  readonly serviceLevel?: number | undefined
   /** the local port, default 1 */
-  readonly portNumber?: number
+  readonly portNumber?: number | undefined
 }
 
 /** @internal */

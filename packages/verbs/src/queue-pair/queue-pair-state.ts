@@ -21,37 +21,37 @@ const MTUS = [256, 512, 1024, 2048, 4096] as const
 /** What ibv_modify_qp(3) sets; which of them a transition needs is checked before the device is asked. */
 export interface QueuePairAttributes {
   /** the state to enter */
-  readonly state?: Exclude<QueuePairState, 'unknown'>
+  readonly state?: Exclude<QueuePairState, 'unknown'> | undefined
   /** what peers may do with memory through this queue pair */
-  readonly access?: readonly Access[]
+  readonly access?: readonly Access[] | undefined
   /** index into the port's table of partition keys, 0 for the default partition */
-  readonly partitionKeyIndex?: number
+  readonly partitionKeyIndex?: number | undefined
   /** the local port, from 1 */
-  readonly portNumber?: number
+  readonly portNumber?: number | undefined
   /** of datagrams: what senders must name */
-  readonly queueKey?: number
+  readonly queueKey?: number | undefined
   /** bytes */
-  readonly pathMtu?: (typeof MTUS)[number]
+  readonly pathMtu?: (typeof MTUS)[number] | undefined
   /** the way to the peer's port */
-  readonly addressVector?: AddressVector
+  readonly addressVector?: AddressVector | undefined
   /** 24 bits: the peer's {@link QueuePair.number} */
-  readonly destinationQueuePairNumber?: number
+  readonly destinationQueuePairNumber?: number | undefined
   /** 24 bits: the peer's `sendPacketSequence` */
-  readonly receivePacketSequence?: number
+  readonly receivePacketSequence?: number | undefined
   /** 24 bits: where this side starts to count */
-  readonly sendPacketSequence?: number
+  readonly sendPacketSequence?: number | undefined
   /** RDMA READs and atomics of the peer that this side serves at once */
-  readonly responderResources?: number
+  readonly responderResources?: number | undefined
   /** RDMA READs and atomics that this side keeps outstanding */
-  readonly initiatorDepth?: number
+  readonly initiatorDepth?: number | undefined
   /** 0…31, the code of IBTA's table of RNR timers: what a sender without a receive waits at least */
-  readonly minReceiverNotReadyTimer?: number
+  readonly minReceiverNotReadyTimer?: number | undefined
   /** 0…31: 4.096 µs × 2^timeout until a packet is sent again; 0 waits without end */
-  readonly timeout?: number
+  readonly timeout?: number | undefined
   /** 0…7 */
-  readonly retryCount?: number
+  readonly retryCount?: number | undefined
   /** 0…7; 7 tries without end */
-  readonly receiverNotReadyRetryCount?: number
+  readonly receiverNotReadyRetryCount?: number | undefined
 }
 
 type Name = keyof QueuePairAttributes

@@ -26,27 +26,27 @@ export interface QueuePairOptions {
   /** where sends complete */
   readonly sendQueue: CompletionQueue
   /** default: the same as `sendQueue` */
-  readonly receiveQueue?: CompletionQueue
+  readonly receiveQueue?: CompletionQueue | undefined
   /** receives come from here instead of a queue of the queue pair's own */
-  readonly sharedReceiveQueue?: SharedReceiveQueue
+  readonly sharedReceiveQueue?: SharedReceiveQueue | undefined
   /** sends outstanding, default 128 */
-  readonly maxSend?: number
+  readonly maxSend?: number | undefined
   /** receives outstanding, default 128 */
-  readonly maxReceive?: number
+  readonly maxReceive?: number | undefined
   /** scatter/gather elements of one send, default 1 */
-  readonly maxSendElements?: number
+  readonly maxSendElements?: number | undefined
   /** scatter/gather elements of one receive, default 1 */
-  readonly maxReceiveElements?: number
+  readonly maxReceiveElements?: number | undefined
   /** bytes requested for inline sends, default 64; {@link QueuePair.maxInlineData} has the granted number */
-  readonly maxInlineData?: number
+  readonly maxInlineData?: number | undefined
   /** complete every send, whatever its `signaled` says */
-  readonly signalAll?: boolean
+  readonly signalAll?: boolean | undefined
 }
 
 /** What {@link ProtectionDomain.createQueuePair} takes. */
 export interface UnconnectedQueuePairOptions extends QueuePairOptions {
   /** default `rc` */
-  readonly type?: QueuePairType
+  readonly type?: QueuePairType | undefined
 }
 
 /**

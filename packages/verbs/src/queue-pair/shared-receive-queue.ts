@@ -11,9 +11,9 @@ import { ReceiveSlots } from './work-request-slots.js'
 /** What {@link ProtectionDomain.createSharedReceiveQueue} takes. */
 export interface SharedReceiveQueueOptions {
   /** receives outstanding, default 128 */
-  readonly maxReceive?: number
+  readonly maxReceive?: number | undefined
   /** scatter/gather elements of one receive, default 1 */
-  readonly maxReceiveElements?: number
+  readonly maxReceiveElements?: number | undefined
 }
 
 /**

@@ -108,27 +108,27 @@ export interface SendSlot extends SendFlags {
   /** which operation */
   readonly opcode: Exclude<keyof typeof OPCODES, 'bind-memory-window'>
   /** handed back in the completion, default 0, below 2^53 */
-  readonly workRequestId?: number
+  readonly workRequestId?: number | undefined
   /** where the bytes are; one that the slots were made with */
-  readonly region?: MemoryRegion
+  readonly region?: MemoryRegion | undefined
   /** bytes from the region's start, default 0 */
-  readonly offset?: number
+  readonly offset?: number | undefined
   /** bytes, default 0 */
-  readonly length?: number
+  readonly length?: number | undefined
   /** virtual address in the peer's memory */
-  readonly remoteAddress?: bigint
+  readonly remoteAddress?: bigint | undefined
   /** the peer's key */
-  readonly remoteKey?: number
+  readonly remoteKey?: number | undefined
   /** 32 bits of immediate data */
-  readonly immediate?: number
+  readonly immediate?: number | undefined
   /** the window that a `…-invalidate` takes away */
-  readonly invalidateKey?: number
+  readonly invalidateKey?: number | undefined
   /** of `compare-and-swap` */
-  readonly compare?: bigint
+  readonly compare?: bigint | undefined
   /** of `compare-and-swap` */
-  readonly swap?: bigint
+  readonly swap?: bigint | undefined
   /** of `fetch-and-add` */
-  readonly add?: bigint
+  readonly add?: bigint | undefined
 }
 
 /**
@@ -242,7 +242,12 @@ export class ReceiveSlots extends Slots {
   /** Fills a slot. */
   set(
     slot: number,
-    request: { workRequestId?: number; region?: MemoryRegion; offset?: number; length?: number },
+    request: {
+      workRequestId?: number | undefined
+      region?: MemoryRegion | undefined
+      offset?: number | undefined
+      length?: number | undefined
+    },
   ): void {
     const { workRequestId = 0, region, offset = 0, length = 0 } = request
     this.checkLocal(slot, offset, length, region)

@@ -34,13 +34,13 @@ const INLINE = 8
 /** What a send asks for beside its work (`enum ibv_send_flags`). */
 export interface SendFlags {
   /** ask for a completion on success, default true */
-  readonly signaled?: boolean
+  readonly signaled?: boolean | undefined
   /** raise an event on a peer that armed for solicited completions only */
-  readonly solicited?: boolean
+  readonly solicited?: boolean | undefined
   /** copy the data while posting; at most {@link QueuePair.maxInlineData} bytes */
-  readonly inline?: boolean
+  readonly inline?: boolean | undefined
   /** wait for earlier RDMA READs and atomics first */
-  readonly fence?: boolean
+  readonly fence?: boolean | undefined
 }
 
 /** @internal `enum ibv_send_flags` of a request */
@@ -56,9 +56,9 @@ export function flagBits({ fence, signaled, solicited, inline }: SendFlags): num
 /** What every work request that is sent has. */
 export interface SendRequestCommon extends SendFlags {
   /** handed back in the completion, default 0 */
-  readonly workRequestId?: bigint
+  readonly workRequestId?: bigint | undefined
   /** where the bytes come from; for `rdma-read` and the atomics where they go */
-  readonly data?: readonly ScatterGatherElement[]
+  readonly data?: readonly ScatterGatherElement[] | undefined
 }
 
 /** Memory of the peer. */
@@ -84,7 +84,7 @@ export interface SendRequest extends SendRequestCommon {
   /** which operation */
   readonly opcode: 'send'
   /** of a datagram */
-  readonly destination?: DatagramDestination
+  readonly destination?: DatagramDestination | undefined
 }
 
 /** A message with 32 bits beside it. */
@@ -94,7 +94,7 @@ export interface SendWithImmediateRequest extends SendRequestCommon {
   /** 32 bits, host byte order */
   readonly immediate: number
   /** of a datagram */
-  readonly destination?: DatagramDestination
+  readonly destination?: DatagramDestination | undefined
 }
 
 /** A message that revokes a memory window of the peer before it is received. */
@@ -165,9 +165,9 @@ export interface BindMemoryWindowRequest extends SendRequestCommon {
   /** must allow `bind-memory-window` */
   readonly region: MemoryRegion
   /** bytes from the region's start, default 0 */
-  readonly offset?: number
+  readonly offset?: number | undefined
   /** bytes, default to the region's end */
-  readonly length?: number
+  readonly length?: number | undefined
   /** what the holder of the key may do; writing needs a region with `local-write` */
   readonly access: readonly Access[]
 }
@@ -188,9 +188,9 @@ export type SendWorkRequest =
 /** What {@link QueuePair.postReceive} takes (ibv_recv_wr). */
 export interface ReceiveWorkRequest {
   /** handed back in the completion, default 0 */
-  readonly workRequestId?: bigint
+  readonly workRequestId?: bigint | undefined
   /** where the message goes */
-  readonly data?: readonly ScatterGatherElement[]
+  readonly data?: readonly ScatterGatherElement[] | undefined
 }
 
 /** @internal */
