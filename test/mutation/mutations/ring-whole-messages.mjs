@@ -12,6 +12,22 @@ export const mutations = [
     tests: [unit('sending/waiting-frames')],
   },
   {
+    name: 'registered-on-the-event-loop',
+    file: source('transfer/source'),
+    find: 'const AT_ONCE = 4 * 2 ** 20',
+    replace: 'const AT_ONCE = 2 ** 40',
+    why: 'The event loop stands still for a quarter of a second while a device pins a gigabyte.',
+    tests: [unit('transfer/source')],
+  },
+  {
+    name: 'taken-back-on-the-event-loop',
+    file: source('transfer/source'),
+    find: 'await region?.closeAsync()',
+    replace: 'region?.close()',
+    why: 'The event loop stands still while a device lets go of a gigabyte.',
+    tests: [unit('transfer/source')],
+  },
+  {
     name: 'part-of-any-length',
     file: source('receiving/assembly'),
     find: 'if (length > this.#longest)',
