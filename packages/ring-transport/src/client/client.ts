@@ -1,5 +1,5 @@
 import { UsageError, type WaitOptions } from '@rdmakit/verbs'
-import { CallbackScope, onAbort } from '@rdmakit/verbs/internal'
+import { CallbackScope, integerInRange, onAbort } from '@rdmakit/verbs/internal'
 import {
   BehaviorSubject,
   concatMap,
@@ -152,11 +152,13 @@ export class RingClient {
    * Sends one message, as {@link RingConnection.send} does, with 32 bits of the application.
    * @returns false when it was not accepted, because the peer's ring is full or there is no open connection:
    *   wait for {@link writable}
-   * @throws VerbsError EMSGSIZE, ESHUTDOWN when the client is closed
+   * @throws VerbsError EMSGSIZE, ESHUTDOWN when the client is closed; UsageError for a bad immediate, whether or not there is
+   *   a connection
    */
   send(bytes: Uint8Array, immediate = 0): boolean {
     const current = this.#current
     if (current.isClosing) throw current.shutdown()
+    bits32(immediate)
     const { connection } = current
     if (connection?.isOpen !== true) return false
     try {
@@ -176,7 +178,7 @@ export class RingClient {
    * Resolves when there is an open connection that is likely to accept a message.
    * @throws VerbsError ESHUTDOWN when the client closes; the signal's reason
    */
-  async writable({ signal }: { signal?: AbortSignal } = {}): Promise<void> {
+  async writable({ signal }: { signal?: AbortSignal | undefined } = {}): Promise<void> {
     for (;;) {
       const connection = await this.#current.whenOpen(Number.POSITIVE_INFINITY, signal)
       try {
@@ -197,6 +199,7 @@ export class RingClient {
    */
   async request(bytes: Uint8Array, options: ClientRequestOptions = {}): Promise<Uint8Array> {
     const { idempotent = false, ...rest } = options
+    bits32(rest.immediate)
     return await this.#current.whileOpen('request', rest, idempotent, (connection, timeout) =>
       connection.request(bytes, { ...rest, timeout }),
     )
@@ -210,6 +213,7 @@ export class RingClient {
    */
   async transmit(bytes: Uint8Array, options: TransmitOptions = {}): Promise<void> {
     const { timeout = TRANSMIT_TIMEOUT_MS, ...rest } = options
+    bits32(rest.immediate)
     await this.#current.whileOpen('transmit', { ...rest, timeout }, false, (connection, left) =>
       connection.transmit(bytes, { ...rest, timeout: left }),
     )
@@ -289,4 +293,9 @@ export class RingClient {
     this.#states.next({ state: 'closed', reason: this.#current.reason })
     this.#states.complete()
   }
+}
+
+/** Also while there is no connection, which would refuse it. @throws UsageError */
+function bits32(immediate: number | undefined): void {
+  integerInRange('immediate', immediate ?? 0, 0, 0xffff_ffff)
 }

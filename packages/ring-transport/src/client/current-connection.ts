@@ -1,5 +1,5 @@
 import { VerbsError, type WaitOptions } from '@rdmakit/verbs'
-import { deferred, within } from '@rdmakit/verbs/internal'
+import { deferred, integerInRange, within } from '@rdmakit/verbs/internal'
 import { performance } from '../base/clock.js'
 import { interruptible } from '../base/interruptible.js'
 import { deadlineAfter, left } from '../base/timeout.js'
@@ -51,8 +51,10 @@ export class CurrentConnection {
   /** @see RingClient.batches */
   batches(
     way: 'batches' | 'viewBatches',
-    { limit, signal }: BatchOptions,
+    { limit = 256, signal }: BatchOptions,
   ): AsyncGenerator<RingBatch, void, void> {
+    // Now: the connection that would refuse it may come late.
+    integerInRange('limit', limit, 1, 65_536)
     return interruptible((left) =>
       this.#batches(way, limit, signal === undefined ? left : AbortSignal.any([signal, left])),
     )

@@ -270,7 +270,7 @@ export class RingConnection {
    * Resolves when a message is likely to be accepted again; at once if none was refused.
    * @throws VerbsError ESHUTDOWN or what ended the connection; the signal's reason
    */
-  async writable({ signal }: { signal?: AbortSignal } = {}): Promise<void> {
+  async writable({ signal }: { signal?: AbortSignal | undefined } = {}): Promise<void> {
     signal?.throwIfAborted()
     this.#exchange.requireOpen()
     await this.#exchange.outbox.writable(signal)
@@ -283,7 +283,8 @@ export class RingConnection {
    * {@link messages} and in order, or when its application accepts it from {@link offers}. At most 64 are offered at a
    * time; further ones wait.
    *
-   * The bytes must not change until this settles. They are registered for the duration of the transfer: above 4 MiB on
+   * The bytes must not change until this settles. Do not transfer their ArrayBuffer either: its new owner may free it while
+   * the peer reads, which crashes the process. They are registered for the duration of the transfer: above 4 MiB on
    * another thread, while later messages wait ({@link send} finds no room). A slice of a region of {@link allocate}
    * needs no registration. Registrations are not cached, because the peer can read the memory as long as they last.
    * @throws VerbsError ETIMEDOUT, ECONNRESET when the connection breaks, ECANCELED when it is closed,

@@ -79,17 +79,24 @@ export class PollerGroup {
 
 /**
  * The poller of a connection: a mode, whose poller the device's connections share; a poller; a group; or a function that
- * returns one for the connection's device, for a server that listens on several devices.
+ * returns any of these for the connection's device, for a server that listens on several devices. `undefined` is the
+ * default mode.
  */
-export type PollerChoice = PollerMode | Poller | PollerGroup | ((context: Context) => Poller | PollerGroup)
+export type PollerChoice =
+  | PollerMode
+  | Poller
+  | PollerGroup
+  | ((context: Context) => PollerMode | Poller | PollerGroup | undefined)
 
 /**
  * @internal
  * @throws UsageError for a mode that there is not, or when what was chosen is of another device
  */
 export function pollerFor(choice: PollerChoice | undefined, context: Context): Poller {
-  if (choice === undefined || typeof choice === 'string') return Poller.shared(context, choice)
   const chosen = typeof choice === 'function' ? choice(context) : choice
+  if (chosen === undefined || typeof chosen === 'string') return Poller.shared(context, chosen)
+  if (!(chosen instanceof Poller || chosen instanceof PollerGroup))
+    throw new UsageError('poller must be a mode, a Poller, a PollerGroup, or a function that returns one')
   if (chosen.context !== context)
     throw new UsageError(
       `the poller belongs to ${chosen.context.description}, the connection to ${context.description}`,

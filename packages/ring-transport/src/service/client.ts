@@ -20,11 +20,11 @@ export interface ClientOptions {
 
 /**
  * The methods of a protobuf service as functions that call the peer. Calls are pipelined: any number may
- * be under way.
+ * be under way, and those that the peer has no memory for wait here.
  *
  * A call rejects with {@link RemoteError} when the peer's method fails (ENOSYS: it does not serve it;
  * EBADMSG: it could not decode the request); VerbsError EBADMSG when the response cannot be decoded,
- * EMSGSIZE when the request is too long for the peer's ring, ETIMEDOUT, ECONNRESET, ESHUTDOWN; UsageError
+ * EMSGSIZE when the request is longer than the peer takes (its `maxMessageSize`), ETIMEDOUT, ECONNRESET, ESHUTDOWN; UsageError
  * when the fields are not those of the request; or the signal's reason.
  * @param service the class of a pbjs static module, or what `root.lookupService` returns
  * @throws UsageError for a method that streams, or a bad timeout
@@ -51,7 +51,8 @@ export function client(
 function caller(connection: ServiceCaller, method: Method, timeout: number) {
   return async (fields: object, options: CallOptions = {}): Promise<object> => {
     const bytes = encode(method, method.request, fields)
-    const response = await connection.request(bytes, { timeout, ...options, immediate: method.id })
+    const limits = { ...options, timeout: options.timeout ?? timeout }
+    const response = await connection.request(bytes, { ...limits, immediate: method.id })
     return decode(method, method.response, response, 'response')
   }
 }

@@ -1,5 +1,5 @@
 import { UsageError, type WaitOptions } from '@rdmakit/verbs'
-import { integerInRange } from '@rdmakit/verbs/internal'
+import { copyOfBytes, integerInRange } from '@rdmakit/verbs/internal'
 import { milliseconds } from '../base/timeout.js'
 import { type LivenessOptions, type LivenessSettings, livenessSettings } from '../connection/liveness.js'
 import type { PollerChoice } from '../polling/poller-group.js'
@@ -127,7 +127,8 @@ export function settings(options: ConnectOptions): Settings {
     throw new UsageError(
       'the option copy was removed: messages are copies, and views of the ring are called views (CHANGELOG.md)',
     )
-  const { capacity = 2 ** 20, applicationData = new Uint8Array(), notification = 'immediate' } = options
+  const { capacity = 2 ** 20, notification = 'immediate' } = options
+  const applicationData = copyOfBytes('applicationData', options.applicationData ?? new Uint8Array())
   const log2Capacity = Math.log2(capacity)
   if (!Number.isInteger(log2Capacity) || log2Capacity < MIN_LOG2_CAPACITY || log2Capacity > MAX_LOG2_CAPACITY)
     throw new UsageError(`capacity must be a power of two from 4 KiB to 64 MiB, not ${capacity}`)

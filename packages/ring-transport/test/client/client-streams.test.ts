@@ -200,6 +200,18 @@ it('a request whose connection is lost says so, with the cause', async () => {
   await expect(asked).rejects.toMatchObject({ code: 'ECONNRESET', cause: { code: 'ECONNRESET' } })
 })
 
+it('what is no such number is refused without a connection too', async () => {
+  const one = client('iwarp://127.0.0.1:1')
+  const refused = { name: 'UsageError', message: expect.stringMatching(/immediate must be a whole number/) }
+  for (const immediate of [-1, 1.5, 2 ** 32]) {
+    expect(() => one.send(new Uint8Array(1), immediate)).toThrow(expect.objectContaining(refused))
+    await expect(one.request(new Uint8Array(1), { immediate })).rejects.toMatchObject(refused)
+    await expect(one.transmit(new Uint8Array(1), { immediate })).rejects.toMatchObject(refused)
+  }
+  expect(() => one.batches({ limit: 0 })).toThrow(/limit must be a whole number/)
+  expect(one.send(new Uint8Array(1), 1)).toBe(false)
+})
+
 it('every option may be undefined', async () => {
   const nothing: RingServerOptions = {
     onConnection: () => {},
@@ -256,5 +268,7 @@ it('every option may be undefined', async () => {
   expect(await asked).toEqual(new Uint8Array([1]))
   await one.transmit(new Uint8Array(1), transmit)
   expect(one.batches({ limit: undefined, signal: undefined })).toBeDefined()
+  await one.writable({ signal: undefined })
+  await one.connection?.writable({ signal: undefined })
   expect(poller.mode).toBeUndefined()
 })

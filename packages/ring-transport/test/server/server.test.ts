@@ -251,6 +251,21 @@ describe('a poller', () => {
     )
   })
 
+  it.each([undefined, 'adaptive'] as const)('of mode %s is named by a function, too', async (mode) => {
+    const server = await listen()
+    await using one = await RingConnection.connect(server.uri, { poller: () => mode })
+    expect(Poller.shared(one.context, mode).connections).toBeGreaterThan(0)
+  })
+
+  it.each([null, {}, 7])('that is %s is refused', async (poller) => {
+    const server = await listen()
+    for (const choice of [poller, () => poller])
+      await expect(RingConnection.connect(server.uri, { poller: choice as never })).rejects.toMatchObject({
+        name: 'UsageError',
+        message: expect.stringMatching(/poller must be a mode/),
+      })
+  })
+
   it('refuses a connection that its completion queue has no room for', async () => {
     const server = await listen()
     const poller = new Poller(deviceOf('iwarp'), { completionQueueEntries: 300 })

@@ -2,7 +2,15 @@
 import { UsageError } from '@rdmakit/verbs'
 import protobuf from 'protobufjs'
 import { afterEach, describe, expect, it } from 'vitest'
-import { client, RemoteError, RingClient, type RingConnection, RingServer, serve } from '../../src/index.js'
+import {
+  client,
+  RemoteError,
+  RingClient,
+  type RingConnection,
+  RingServer,
+  type ServiceCaller,
+  serve,
+} from '../../src/index.js'
 import { fnv1a, methodsOf } from '../../src/service/method.js'
 import { rdmakit } from '../generated/calculator.js'
 import { type Pair, pair } from '../helpers/pair.js'
@@ -207,6 +215,19 @@ describe('failures', () => {
       name: 'TimeoutError',
     })
     expect(() => client(a, Calculator, { timeout: 0 })).toThrow(UsageError)
+  })
+
+  it('a call that names no time has that of its client, also where it says so', async () => {
+    const times: unknown[] = []
+    const caller: ServiceCaller = {
+      request: async (_, options) => {
+        times.push(options?.timeout)
+        return new Uint8Array()
+      },
+    }
+    const { add } = client(caller, Calculator, { timeout: 60_000 })
+    for (const options of [undefined, {}, { timeout: undefined }, { timeout: 7 }]) await add({}, options)
+    expect(times).toEqual([60_000, 60_000, 60_000, 7])
   })
 })
 

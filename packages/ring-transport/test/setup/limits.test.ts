@@ -52,6 +52,15 @@ it('a capacity above the maxPeerCapacity of the other end, at both', async () =>
   })
 })
 
+it.each(['text', [1, 2], new ArrayBuffer(4), new Uint16Array(3), new DataView(new ArrayBuffer(4))])(
+  'application data that are no bytes: %s',
+  async (applicationData) => {
+    const refused = { name: 'UsageError', message: /applicationData must be a Uint8Array/ }
+    await expect(pair({}, { applicationData })).rejects.toMatchObject(refused)
+    await expect(pair({ applicationData })).rejects.toMatchObject(refused)
+  },
+)
+
 it.each([-1, 1.5, 2 ** 32, Number.NaN, '1' as unknown as number])(
   'an immediate of %s, whatever it goes with',
   async (immediate) => {
