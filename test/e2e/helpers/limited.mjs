@@ -1,7 +1,11 @@
 // A program that reaches the limits of its user, for limits.test.ts: it has no rights, and its parent sets the limits.
 // What it tried is its last message: for each call the error, or "fine".
+import { mkdtempSync, readdirSync, rmSync } from 'node:fs'
 import { stat } from 'node:fs/promises'
 import { createRequire } from 'node:module'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { setTimeout as delay } from 'node:timers/promises'
 import { BlockEngine } from '@rdmakit/nbd-client'
 import { Poller } from '@rdmakit/ring-transport'
 import { Listener, openDevice } from '@rdmakit/verbs'
@@ -82,6 +86,27 @@ async function threads() {
   await lastCalls('enough')
 }
 
+/** One more thread at a time, until there are enough of them for all that an engine may have. */
+async function threadByThread() {
+  const folder = mkdtempSync(join(tmpdir(), 'rdmakit-limited-'))
+  const running = () => readdirSync('/proc/self/task').length
+  const before = running()
+  try {
+    for (let more = 0; more < 8; more++) {
+      await allow(before + more)
+      const name = `with ${more} more`
+      const file = join(folder, `backup-${more}`)
+      await attempt(name, () => new BlockEngine({ size: MIB, backup: { file } }).close())
+      // The kernel lists a thread for a moment after it was joined.
+      for (let looks = 0; looks < 2_000 && running() > before; looks++) await delay(5)
+      tried[`left after ${more}`] = running() - before
+      if (tried[name] === 'fine') return
+    }
+  } finally {
+    rmSync(folder, { recursive: true })
+  }
+}
+
 async function memory() {
   const context = openDevice('iwarp0', 'iwarp')
   const handle = context.handle
@@ -119,5 +144,5 @@ await Promise.all(Array.from({ length: 8 }, () => stat('/')))
 const [part, user] = process.argv.slice(2)
 process.setgid(Number(user))
 process.setuid(Number(user))
-await (part === 'threads' ? threads() : memory())
+await { threads, threadByThread, memory }[part]()
 process.send({ tried }, () => process.exit(0))

@@ -64,6 +64,22 @@ describe('at a limit', () => {
     })
   })
 
+  it('each thread of an engine with a backup may be the one that cannot be started', async () => {
+    const none = (of: string) =>
+      expect.objectContaining({
+        code: 'EAGAIN',
+        message: expect.stringMatching(`^open: ${of}no more threads`),
+      })
+    expect(await run('threadByThread')).toEqual({
+      'with 0 more': none('backup: '),
+      'left after 0': 0,
+      'with 1 more': none(''),
+      'left after 1': 0,
+      'with 2 more': 'fine',
+      'left after 2': 0,
+    })
+  })
+
   it('memory that cannot be had is ENOMEM, and no end', async () => {
     const none = expect.objectContaining({ code: 'ENOMEM' })
     using folder = temporaryFolder()
