@@ -1,6 +1,7 @@
 // Options that are built from others, { channel: given.channel }, are undefined where those are: it is as if they were left
 // out, for the compiler (exactOptionalPropertyTypes) as well.
 import { expect, it, onTestFinished } from 'vitest'
+import type { Refusing } from '../../../test/refusing.js'
 import {
   type AddressVector,
   type CompletionQueueOptions,
@@ -18,17 +19,6 @@ import {
   type UnconnectedQueuePairOptions,
   type WaitOptions,
 } from '../src/index.js'
-
-/** Names of the optional properties of T that may be left out and may not be undefined. */
-type Refusing<T> = T extends unknown
-  ? {
-      [K in keyof T]-?: object extends Pick<T, K>
-        ? Record<K, undefined> extends Pick<T, K>
-          ? never
-          : K
-        : never
-    }[keyof T]
-  : never
 
 /** What has such a property does not compile here. */
 const REFUSING: readonly Refusing<

@@ -24,9 +24,9 @@ export interface VolumeSettings {
   readonly compress: Compress
   readonly access: NonNullable<VolumeOptions['access']>
   /** seconds that the servers keep the slabs without a process; with `state` only */
-  readonly linger?: number
+  readonly linger?: number | undefined
   /** seconds that requests wait for a server that alone has their pages, see VolumeOptions.reconnect; default 0 */
-  readonly reconnect?: number
+  readonly reconnect?: number | undefined
   readonly signal: AbortSignal
 }
 

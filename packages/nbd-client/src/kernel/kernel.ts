@@ -62,18 +62,18 @@ export function replaceProcess(program: string, words: readonly string[], kept: 
 
 export interface KernelDeviceOptions {
   /** of /dev/nbdINDEX; default: the first free one */
-  readonly index?: number
+  readonly index?: number | undefined
   readonly size: number | bigint
   /** bytes; default 4096 */
-  readonly blockSize?: number
+  readonly blockSize?: number | undefined
   /** seconds that the kernel waits for an answer before it retries on another connection; default 3 */
-  readonly timeout?: number
+  readonly timeout?: number | undefined
   /** seconds that requests wait for a new connection when all are dead; default 3600; 0 fails them at once */
-  readonly deadConnectionTimeout?: number
+  readonly deadConnectionTimeout?: number | undefined
   /** BlockEngine.exportFlags */
   readonly serverFlags: number
   /** what a reconfigure must repeat to be let in; default none */
-  readonly identifier?: string
+  readonly identifier?: string | undefined
   /** one descriptor from BlockEngine.attachSocketpair per connection */
   readonly sockets: readonly number[]
 }

@@ -9,7 +9,7 @@ import { type Front, parseDevice } from '../kernel/device-name.js'
  * volume's place.
  */
 export type VolumeIdentity = Pick<VolumeSettings, 'servers' | 'size' | 'replicas' | 'thin' | 'access'> & {
-  readonly front?: Front
+  readonly front?: Front | undefined
   readonly device: string | undefined
 }
 

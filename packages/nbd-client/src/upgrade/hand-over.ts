@@ -20,9 +20,9 @@ export interface HandOverOptions {
   readonly successor: Successor
   /** milliseconds in which every lane answers its requests */
   readonly answerTimeout: number
-  readonly parting?: Parting
+  readonly parting?: Parting | undefined
   /** milliseconds in which the successor serves when it has all that it needs; default {@link Successor}'s */
-  readonly serveTimeout?: number
+  readonly serveTimeout?: number | undefined
   /** Continues with the volume, in this process, after a successor that failed: by {@link Volume.takeOver}. */
   readonly retake: () => Promise<Volume>
 }

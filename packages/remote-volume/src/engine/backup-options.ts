@@ -8,14 +8,14 @@ export interface BackupOptions {
   /** a regular file, created if it is missing, or a block device; for this volume only */
   readonly file: string
   /** bytes of written pages that may wait for the file, shared out evenly to the lanes; default 16 MiB */
-  readonly queue?: number
+  readonly queue?: number | undefined
   /** reserve no disk space: the file grows as pages are written, and a full disk ends the backup; default false */
-  readonly sparse?: boolean
+  readonly sparse?: boolean | undefined
   /**
    * File that records what the backup has, for a successor of this process. Default: the contents of an existing backup do
    * not count.
    */
-  readonly map?: string
+  readonly map?: string | undefined
 }
 
 /** How many pages of the queue each of `lanes` lanes gets. */

@@ -39,9 +39,9 @@ export async function checkRoom(
   servers: readonly VolumeServer[],
   options: {
     readonly size: number
-    readonly replicas?: number
-    readonly thin?: boolean
-    readonly access?: Pick<SessionOptions, 'tenant'>
+    readonly replicas?: number | undefined
+    readonly thin?: boolean | undefined
+    readonly access?: Pick<SessionOptions, 'tenant'> | undefined
   },
   slabSize: number,
 ): Promise<void> {

@@ -21,50 +21,50 @@ export interface VolumeOptions<Engine extends VolumeEngine = VolumeEngine, Front
    * true (default): all memory of the lanes, about 14 MiB each, is there from the start, so that no page waits for memory.
    * false: it is taken as lanes use it, but on cards, which pin it
    */
-  readonly populated?: boolean
+  readonly populated?: boolean | undefined
   /** copies of each slab, on different servers: 1 (default) to 3 */
-  readonly replicas?: number
+  readonly replicas?: number | undefined
   /** slabs allocated ahead on each server for the repair of others; default 1 with replicas, else 0 */
-  readonly spares?: number
+  readonly spares?: number | undefined
   /**
    * Allocate a slab when it is first written, and free it when all of it has been discarded. A first write fails when no
    * server has memory left. Default false: allocate all slabs at the start, for the life of the volume.
    */
-  readonly thin?: boolean
+  readonly thin?: boolean | undefined
   /** a copy on this machine, not of a thin volume; default: none */
-  readonly backup?: BackupOptions
-  readonly engine?: Omit<VolumeEngineOptions, 'size' | 'slabSize' | 'thin' | 'backup'> & Front
+  readonly backup?: BackupOptions | undefined
+  readonly engine?: (Omit<VolumeEngineOptions, 'size' | 'slabSize' | 'thin' | 'backup'> & Front) | undefined
   /** tenant and key; read again for each session, including those with servers that come back */
-  readonly access?: Pick<SessionOptions, 'tenant' | 'key'>
+  readonly access?: Pick<SessionOptions, 'tenant' | 'key'> | undefined
   /**
    * milliseconds that sessions outlive this process, for {@link takeOverVolume} by the next; at most 2^31 − 1, which is
    * what Infinity counts as; default 0
    */
-  readonly linger?: number
+  readonly linger?: number | undefined
   /**
    * milliseconds for which requests wait for a lost server with the only copy of their pages; its session lingers at
    * least as long; a range as of {@link linger}, default 0: fail at once. With a backup nothing waits, even after the backup has failed, because
    * writes that a server missed may have been there.
    */
-  readonly reconnect?: number
+  readonly reconnect?: number | undefined
   /**
    * Returns the number by which servers distinguish this process from others with its state folder or a copy. Called
    * once, when everything else is in order; it must record the number before it returns, so before any server learns it
    * (docs/page-service/fencing.md). Default: no number, because no other process can have the volume.
    */
-  readonly raise?: () => TakeOver
+  readonly raise?: (() => TakeOver) | undefined
   /**
    * called when a server joins, before anything is placed there, and when one is gone for good, before its index is
    * reused: record the indexes and sessions of exactly these servers
    */
-  readonly keep?: (servers: readonly VolumeServer[]) => void
+  readonly keep?: ((servers: readonly VolumeServer[]) => void) | undefined
   /** called when the volume waits for a server: its records are in order, so the next process may trust it too */
-  readonly away?: (server: VolumeServer) => void
+  readonly away?: ((server: VolumeServer) => void) | undefined
   /** called when the engine exists and nothing is allocated yet: to acquire resources, which may fail */
   prepare?(engine: Engine): void
-  readonly signal?: AbortSignal
+  readonly signal?: AbortSignal | undefined
   /** called with a text for people at each step */
-  readonly progress?: (step: string) => void
+  readonly progress?: ((step: string) => void) | undefined
 }
 
 /** No server has anything of the volume any more. */

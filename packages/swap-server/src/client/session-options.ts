@@ -4,34 +4,34 @@ import type { TakeOver } from '../protocol/take-over-number.js'
 
 export interface SessionOptions {
   /** the client's name in the server's log */
-  readonly client?: string
+  readonly client?: string | undefined
   /** tenant to allocate memory as, default `default` */
-  readonly tenant?: string
+  readonly tenant?: string | undefined
   /**
    * The tenant's key. A server that does not prove that it has the key too is refused. A function is called for each
    * session, so that the key can be exchanged while the program runs. Default: none.
    */
-  readonly key?: Key | (() => Key)
+  readonly key?: (Key | (() => Key)) | undefined
   /** milliseconds above 0 between heartbeats, default 1000, and at least three in the server's session timeout */
-  readonly heartbeatInterval?: number
+  readonly heartbeatInterval?: number | undefined
   /** milliseconds above 0 without an answer after which the server counts as lost, default 3000 */
-  readonly heartbeatTimeout?: number
+  readonly heartbeatTimeout?: number | undefined
   /**
    * milliseconds for which the session and its slabs should outlive this process or the connection, so that
    * `SwapServerSession.resume` finds them; the server may grant less; at most 2^31 − 1, which is what Infinity
    * counts as; default 0: it ends with its connection
    */
-  readonly linger?: number
+  readonly linger?: number | undefined
   /**
    * the take-over of its volume by this process: a server refuses a session to an earlier take-over than the one that had
    * it last; default {@link NO_TAKE_OVER}
    */
-  readonly takeOver?: TakeOver
+  readonly takeOver?: TakeOver | undefined
   /** of `SwapServerSession.resume`: only if no other client has the session, else EBUSY; default false */
-  readonly unattended?: boolean
+  readonly unattended?: boolean | undefined
   /** room for an answer to `SwapServerSession.query` of a server with thousands of sessions; default false */
-  readonly largeAnswers?: boolean
-  readonly signal?: AbortSignal
+  readonly largeAnswers?: boolean | undefined
+  readonly signal?: AbortSignal | undefined
 }
 
 /** @internal @throws UsageError: one of the times is none */
@@ -44,9 +44,9 @@ export function checkTimes({ heartbeatInterval, heartbeatTimeout, linger = 0 }: 
 /** What `SwapServerSession.list` takes. */
 export interface ListOptions {
   /** slabs that the session may have; a server that lists more is not believed; default: what the server says it has */
-  readonly most?: number
+  readonly most?: number | undefined
   /** looked at between two requests to the server */
-  readonly signal?: AbortSignal
+  readonly signal?: AbortSignal | undefined
 }
 
 /** The traffic of this end with a server since the session was opened; it never decreases. */

@@ -34,9 +34,9 @@ export interface ServeOptions {
   sessionTimeout: number
   headroom: string
   bandwidth: string
-  tenants?: string
-  auditLog?: string
-  metrics?: string
+  tenants?: string | undefined
+  auditLog?: string | undefined
+  metrics?: string | undefined
   maxLinger: number
   drain: number
   logLevel: string

@@ -14,11 +14,11 @@ const STALLED_EVERY_MS = 10_000
 /** How a server takes connections of those who have not shown who they are. */
 export interface ListeningOptions {
   /** what the process may have open; default: what it may now */
-  readonly descriptors?: Descriptors
+  readonly descriptors?: Descriptors | undefined
   /** milliseconds for a client to show who it is, from its request to connect on, default 5000 */
-  readonly greetingTimeout?: number
+  readonly greetingTimeout?: number | undefined
   /** collects this process's heap, when a crowd of strangers has littered it; default: V8 does when it likes to */
-  readonly collect?: () => void
+  readonly collect?: (() => void) | undefined
 }
 
 /** For tests, which have connections of their own. */

@@ -16,29 +16,29 @@ export interface SwapServerOptions extends ListeningOptions {
   /** bytes to lend at most; pinned when clients ask for them */
   readonly memory: number
   /** bytes, a power of two from 1 MiB to 4 GiB, default 64 MiB */
-  readonly slabSize?: number
+  readonly slabSize?: number | undefined
   /** milliseconds of silence after which a client counts as dead, default 15000 */
-  readonly sessionTimeout?: number
+  readonly sessionTimeout?: number | undefined
   /** default 512, fewer where RLIMIT_NOFILE does not leave room for them */
-  readonly maxSessions?: number
+  readonly maxSessions?: number | undefined
   /** queue pairs of one session, default 256 */
-  readonly maxDataConnections?: number
+  readonly maxDataConnections?: number | undefined
   /**
    * milliseconds that a session may outlive its control connection at most, when its client asks for that;
    * default 600000, 0: none does
    */
-  readonly maxLinger?: number
+  readonly maxLinger?: number | undefined
   /** bytes per second of its link, for the division among tenants; default 0: unknown */
-  readonly bandwidth?: number
+  readonly bandwidth?: number | undefined
   /** what the host keeps of its memory, and how it is looked at; default: it is not */
-  readonly lending?: Omit<LendingOptions, 'memory' | 'slabSize' | 'owners' | 'pins' | 'log'>
+  readonly lending?: Omit<LendingOptions, 'memory' | 'slabSize' | 'owners' | 'pins' | 'log'> | undefined
   /** who may have memory; default: everybody, as one tenant */
-  readonly tenants?: Tenants
-  readonly log?: Logger
+  readonly tenants?: Tenants | undefined
+  readonly log?: Logger | undefined
   /** what has failed in this process's control code, so that it opens no new sessions; default: nothing */
-  readonly impairment?: () => Impairment | undefined
+  readonly impairment?: (() => Impairment | undefined) | undefined
   /** where to record who had memory; default: only the log */
-  readonly audit?: AuditLog
+  readonly audit?: AuditLog | undefined
 }
 
 /**

@@ -22,15 +22,15 @@ export interface LendingOptions {
   readonly owners: () => Iterable<SlabOwner>
   readonly log: Logger
   /** bytes that the host keeps; default 0: the host is not looked at */
-  readonly headroom?: number
+  readonly headroom?: number | undefined
   /** whether what is lent is pinned, as RDMA devices do it; default: no */
-  readonly pins?: () => boolean
+  readonly pins?: (() => boolean) | undefined
   /** milliseconds between two looks at the host, default 500 */
-  readonly interval?: number
+  readonly interval?: number | undefined
   /** milliseconds, see `Reclaim` */
-  readonly patience?: number
+  readonly patience?: number | undefined
   /** for tests: where the kernel tells of memory */
-  readonly files?: Partial<HostFiles>
+  readonly files?: Partial<HostFiles> | undefined
 }
 
 /** Memory that an operator holds back. */

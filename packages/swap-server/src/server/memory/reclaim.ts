@@ -20,10 +20,10 @@ export interface ReclaimOptions {
   readonly owners: () => Iterable<SlabOwner>
   readonly log: Logger
   /** milliseconds in which an owner must free one of the slabs that it said it would; default 30000 */
-  readonly patience?: number
+  readonly patience?: number | undefined
   /** milliseconds between two checks of the missing number; default 1000 */
-  readonly interval?: number
-  readonly random?: () => number
+  readonly interval?: number | undefined
+  readonly random?: (() => number) | undefined
 }
 
 /** Infiniswap, §4.3: so many more than needed are looked at, for the least active of a few is good enough. */
