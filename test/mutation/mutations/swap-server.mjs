@@ -117,6 +117,14 @@ export const mutations = [
     tests: ['unit packages/swap-server/test/memory/drain.test.ts'],
   },
   {
+    name: 'who-does-not-know-yet-refuses',
+    file: 'packages/swap-server/src/client/swap-server-session.ts',
+    find: 'if (!welcome.resumed) this.#ready.resolve()',
+    replace: 'this.#ready.resolve()',
+    why: 'A server ends with the only copies of a client that is just taking its session up.',
+    tests: ['unit packages/swap-server/test/memory/drain.test.ts'],
+  },
+  {
     name: 'second-signal-waits-too',
     file: source('commands/serve'),
     find: 'if (ending !== undefined) now.abort()',

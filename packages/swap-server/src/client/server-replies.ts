@@ -52,6 +52,7 @@ export interface Welcome {
   readonly limits: SessionLimits
   /** it compares the numbers of take-overs */
   readonly fences: boolean
+  readonly resumed: boolean
 }
 
 /** The 64-bit number `value`, of which JavaScript knows the exact value; undefined when it does not. */
@@ -109,7 +110,9 @@ export function welcomeOf(hello: control.HelloReply.$Properties): Welcome {
   const limits = limitsOf(hello.limits)
   const [sessionTimeout, linger] = [hello.sessionTimeoutMs ?? 0, hello.lingerMs ?? 0]
   const fences = hello.takeOver != null
-  return { epoch, session, token, slabSize, totalSlabs, freeSlabs, sessionTimeout, linger, limits, fences }
+  const resumed = hello.resumed === true
+  const memory = { slabSize, totalSlabs, freeSlabs }
+  return { epoch, session, token, ...memory, sessionTimeout, linger, limits, fences, resumed }
 }
 
 /** A server that speaks nonsense of limits sets none. */

@@ -61,6 +61,9 @@ export class SwapServerSession {
   readonly #takeOver: TakeOver
   readonly #lost = deferred<string>()
   #heartbeat: Heartbeat | undefined
+  #handler: ServerRequestHandler = MOVES_NOTHING
+  /** A server would take a refusal for the last word of one that does not know yet what it has there. */
+  readonly #ready = deferred<void>()
   #closed = false
   #isLost = false
   #gone = false
@@ -96,7 +99,8 @@ export class SwapServerSession {
     // A server without numbers would not understand one.
     this.#takeOver = welcome.fences ? takeOver : NO_TAKE_OVER
     this.lost = this.#lost.promise
-    this.onServerRequest(MOVES_NOTHING)
+    if (!welcome.resumed) this.#ready.resolve()
+    connection.handle(({ data }) => answerServer(data, this.#answers, this.#ready.promise))
     void connection.closed.then((reason) => this.#lose(reason?.message ?? 'the server closed the session'))
   }
 
@@ -237,23 +241,25 @@ export class SwapServerSession {
     obey(this.#limits)
   }
 
-  /** Sets the handler of the server's requests; until the first call nothing can be moved. */
+  /** Sets the handler of the server's requests. Until then a session that was resumed lets it wait; another moves nothing. */
   onServerRequest(handler: ServerRequestHandler): void {
-    const marking: ServerRequestHandler = {
-      activity: (ids) => handler.activity(ids),
-      reclaim: (ids) => {
-        // It lends nothing while it wants memory back; the next heartbeat has the current number.
-        this.#freeSlabs = 0
-        const accepted = handler.reclaim(ids)
-        for (const id of accepted) this.#wanted.add(id)
-        return accepted
-      },
-      ending: (reason) => {
-        this.#gone = true
-        this.#lose(`the server has given up its memory: ${reason}`)
-      },
-    }
-    this.#connections.control.handle((request) => answerServer(request.data, marking))
+    this.#handler = handler
+    this.#ready.resolve()
+  }
+
+  readonly #answers: ServerRequestHandler = {
+    activity: (ids) => this.#handler.activity(ids),
+    reclaim: (ids) => {
+      // It lends nothing while it wants memory back; the next heartbeat has the current number.
+      this.#freeSlabs = 0
+      const accepted = this.#handler.reclaim(ids)
+      for (const id of accepted) this.#wanted.add(id)
+      return accepted
+    },
+    ending: (reason) => {
+      this.#gone = true
+      this.#lose(`the server has given up its memory: ${reason}`)
+    },
   }
 
   /**

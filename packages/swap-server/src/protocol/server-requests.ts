@@ -19,12 +19,20 @@ export interface ServerRequestHandler {
 /** A client that cannot move anything. */
 export const MOVES_NOTHING: ServerRequestHandler = { activity: (ids) => ids.map(() => 0), reclaim: () => [] }
 
-/** The client's end. */
-export function answerServer(bytes: Uint8Array, handler: ServerRequestHandler): Uint8Array {
-  return control.ServerResponse.encode(respond(bytes, handler)).finish()
+/** The client's end. `ready`: all but the end of the session waits for it. */
+export async function answerServer(
+  bytes: Uint8Array,
+  handler: ServerRequestHandler,
+  ready: Promise<void>,
+): Promise<Uint8Array> {
+  return control.ServerResponse.encode(await respond(bytes, handler, ready)).finish()
 }
 
-function respond(bytes: Uint8Array, handler: ServerRequestHandler): control.ServerResponse.$Properties {
+async function respond(
+  bytes: Uint8Array,
+  handler: ServerRequestHandler,
+  ready: Promise<void>,
+): Promise<control.ServerResponse.$Properties> {
   let request: control.ServerRequest
   try {
     request = control.ServerRequest.decode(bytes)
@@ -35,12 +43,13 @@ function respond(bytes: Uint8Array, handler: ServerRequestHandler): control.Serv
   const ids = (activity?.ids ?? reclaim?.ids ?? []).map(Number)
   if (ids.length > (activity ? MAX_ACTIVITY_IDS : MAX_RECLAIM_IDS))
     return { failure: { code: 'EINVAL', message: `${ids.length} slabs are too many for one request` } }
-  if (activity) return { activity: { idleMs: [...handler.activity(ids)] } }
-  if (reclaim) return { reclaim: { ids: [...handler.reclaim(ids)] } }
   if (ending) {
     handler.ending?.(printable(ending.reason ?? '').slice(0, 300))
     return { ending: {} }
   }
+  await ready
+  if (activity) return { activity: { idleMs: [...handler.activity(ids)] } }
+  if (reclaim) return { reclaim: { ids: [...handler.reclaim(ids)] } }
   return { failure: { code: 'EPROTO', message: 'unknown request' } }
 }
 

@@ -108,6 +108,27 @@ it('a process that takes a session up is asked for what the one before it said i
   await end
 })
 
+it('a process that has taken a session up and does not know yet what it can move has not refused', async () => {
+  const before = await session()
+  await before.allocate(2)
+  const after = await SwapServerSession.resume([uri], before.identity)
+  open.push(after)
+  const pass = ownClock()
+  const asked = vi.spyOn(SessionControl.prototype, 'activity')
+  const end = server.lending.drain(new AbortController().signal)
+  await eventually(() => {
+    pass(REST_MS / 10)
+    return asked.mock.calls.length > 0
+  })
+  // Frames keep their order: behind the first the client has the request, behind the second the server has its answer.
+  await after.query()
+  await after.query()
+  expect(server.lending.reclaim.exhausted).toBe(false)
+  obliging(after, await after.list())
+  await end
+  expect(server.lending.lent).toBe(0)
+})
+
 it('an operator cannot have memory lent again that a server asks for because it ends', async () => {
   const client = await session()
   const slabs = await client.allocate(2)
