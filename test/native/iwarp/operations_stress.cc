@@ -177,6 +177,61 @@ void solicited_events(Progress progress) {
   sleeps_through_unsolicited(*pair.client, source, *pair.server, target, 100);
 }
 
+// An event of `channel`, which must be there.
+ibv_cq* event_of(ibv_comp_channel* channel) {
+  ibv_cq* ready = nullptr;
+  void* ready_context = nullptr;
+  CHECK(provider().data_path_verbs()->get_cq_event(channel, &ready, &ready_context) == 0);
+  provider().data_path_verbs()->ack_cq_events(ready, 1);
+  return ready;
+}
+bool readable(const ibv_comp_channel* channel) {
+  pollfd looked_at{channel->fd, POLLIN, 0};
+  return ::poll(&looked_at, 1, 0) == 1;
+}
+
+// A queue that is armed for all events stays so when it is armed for solicited ones. A small WRITE completes
+// within its post, so its event is there at once.
+void asking_for_less(Progress progress) {
+  Listener listener;
+  Pair pair(listener, {.progress = progress, .channel = true}, {.progress = Progress::automatic});
+  Memory near(pair.client->pd, 8), far(pair.server->pd, 8);
+  CHECK(ibv_req_notify_cq(pair.client->cq, 0) == 0);
+  CHECK(ibv_req_notify_cq(pair.client->cq, 1) == 0);
+  post(*pair.client, write_to(far, 0, 1), {near.sge(0, 8)});
+  CHECK(event_of(pair.client->channel) == pair.client->cq);
+  pair.client->expect(1);
+}
+
+// The channel of two queues stays readable until the events of both have been taken.
+void two_queues_of_a_channel(Progress progress) {
+  Listener listener;
+  ibv_comp_channel* channel = provider().create_comp_channel(context());
+  ibv_cq* queues[2];
+  for (ibv_cq*& queue : queues) {
+    queue = provider().create_cq(context(), 16, nullptr, channel, progress);
+    CHECK(queue != nullptr && ibv_req_notify_cq(queue, 0) == 0);
+  }
+  {
+    const Options automatic{.progress = Progress::automatic};
+    Pair first(listener, {.progress = progress, .depth = 8, .cq = queues[0]}, automatic);
+    Pair second(listener, {.progress = progress, .depth = 8, .cq = queues[1]}, automatic);
+    // They stay: a WRITE that arrives when its region is gone ends the connection, which makes it readable.
+    Memory near(first.client->pd, 8), far(first.server->pd, 8);
+    Memory other_near(second.client->pd, 8), other_far(second.server->pd, 8);
+    CHECK(!readable(channel));
+    post(*first.client, write_to(far, 0, 1), {near.sge(0, 8)});
+    post(*second.client, write_to(other_far, 0, 2), {other_near.sge(0, 8)});
+    CHECK(readable(channel) && event_of(channel) == queues[0]);
+    CHECK(readable(channel) && event_of(channel) == queues[1]);
+    CHECK(!readable(channel));
+    first.client->expect(1);
+    second.client->expect(2);
+  }
+  for (ibv_cq* queue : queues) CHECK(provider().destroy_cq(queue) == 0);
+  CHECK(provider().destroy_comp_channel(channel) == 0);
+}
+
 STRESS(iwarp_operations) {
   constexpr Progress kModes[] = {Progress::manual, Progress::automatic};
   timed("every operation", [] {
@@ -189,6 +244,8 @@ STRESS(iwarp_operations) {
   for (const Progress mode : kModes) {
     timed("chains", [=] { chains(mode); });
     timed("solicited events", [=] { solicited_events(mode); });
+    timed("asking for less", [=] { asking_for_less(mode); });
+    timed("two queues of a channel", [=] { two_queues_of_a_channel(mode); });
   }
   timed("work queue entries", work_queue_entries);
   timed("fence", fence);

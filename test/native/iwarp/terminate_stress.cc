@@ -1,5 +1,7 @@
 // Every error that a peer can make, and the Terminate message that it gets for it (RFC 5040 §4.8, RFC 5041
 // §8, RFC 5044 §8, RFC 6581): the table in native/iwarp/README.md.
+#include <optional>
+
 #include "raw_peer.h"
 
 namespace iwarp_terminate_stress {
@@ -205,7 +207,8 @@ void blame() {
 
 // Lies in the answers to this side's READs.
 void wrong_responses() {
-  const auto respond = [](const std::function<Bytes(const ReadRequest&)>& make, ibv_wc_status expected) {
+  const auto respond = [](const std::function<Bytes(const ReadRequest&)>& make, ibv_wc_status expected,
+                          std::optional<TerminateCode> told) {
     Victim victim(Progress::automatic);
     post(*victim.end, {.wr_id = 5, .opcode = IBV_WR_RDMA_READ, .remote_address = 7, .remote_key = 6},
          {victim.memory->sge(10, 16)});
@@ -215,19 +218,25 @@ void wrong_responses() {
     victim.end->expect(5, expected);
     CHECK(victim.end->id.events->expect(CmEvent::Type::disconnected).status != 0);
     CHECK(victim.memory->bytes == before);
+    if (told) CHECK(victim.peer.receive_terminate() == *told);
   };
   const auto response = [](uint32_t stag, uint64_t offset, size_t length, bool last) {
     return fpdu(tagged(Opcode::read_response, stag, offset, Bytes(length), last));
   };
   using Request = const ReadRequest&;
-  respond([&](Request to) { return response(to.sink_stag + 1, to.sink_offset, 16, true); },
-          IBV_WC_WR_FLUSH_ERR);
-  respond([&](Request to) { return response(to.sink_stag, to.sink_offset + 1, 8, false); },
-          IBV_WC_WR_FLUSH_ERR);
-  respond([&](Request to) { return response(to.sink_stag, to.sink_offset, 17, true); }, IBV_WC_WR_FLUSH_ERR);
-  respond([&](Request to) { return response(to.sink_stag, to.sink_offset, 60'000, true); },
-          IBV_WC_WR_FLUSH_ERR);
-  respond([&](Request to) { return response(to.sink_stag, to.sink_offset, 15, true); }, IBV_WC_WR_FLUSH_ERR);
+  // The peer's fault: the READ is flushed, and does not say that its own memory is gone.
+  const auto lie = [&](const std::function<Bytes(Request)>& make, TerminateCode told) {
+    respond(make, IBV_WC_WR_FLUSH_ERR, told);
+  };
+  lie([&](Request to) { return response(to.sink_stag + 1, to.sink_offset, 16, true); },
+      terminate::ddp_invalid_stag);
+  lie([&](Request to) { return response(to.sink_stag, to.sink_offset + 1, 8, false); },
+      terminate::ddp_bounds);
+  lie([&](Request to) { return response(to.sink_stag, to.sink_offset, 15, true); }, terminate::ddp_bounds);
+  for (const size_t length : {17u, 60'000u})
+    for (const bool last : {true, false})
+      lie([&](Request to) { return response(to.sink_stag, to.sink_offset, length, last); },
+          terminate::ddp_bounds);
   // The peer's own Terminate message reaches the work request that it is about.
   respond(
       [&](Request) {
@@ -237,7 +246,7 @@ void wrong_responses() {
         payload.resize(build_terminate(payload.data(), message, nullptr));
         return fpdu(untagged(Opcode::terminate, 2, 1, 0, payload));
       },
-      IBV_WC_REM_ACCESS_ERR);
+      IBV_WC_REM_ACCESS_ERR, std::nullopt);
 }
 
 STRESS(iwarp_terminate) {
