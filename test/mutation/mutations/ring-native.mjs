@@ -35,7 +35,7 @@ export const mutations = [
     replace:
       '    awaited_other_.store(false, std::memory_order_seq_cst);\n    if (!can_post(kMostRequests)) {',
     why: 'A sender that waits for a place in the send queue is not told when there is one.',
-    tests: ['native asan ring_traffic', unit('connection/connection')],
+    tests: ['native asan ring_late_completions'],
   },
   {
     name: 'ring-signals-by-requests-only',

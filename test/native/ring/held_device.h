@@ -61,12 +61,16 @@ class Device {
     constexpr ring::FrameFormat kFormat(ring::Version::three);
     kFormat.write(memory_.data() + (size_t{unit} << kFormat.unit_log2()),
                   {ring::FrameType::data, 0, 0, unit});
+    notify(1);
+  }
+  // The peer's notification of that word: units that it has published, or a credit.
+  void notify(uint32_t word) {
     const std::lock_guard lock(mutex_);
     CHECK(!receives_.empty());
     ibv_wc completion{};
     completion.wr_id = receives_.front();
     completion.opcode = IBV_WC_RECV_RDMA_WITH_IMM;
-    completion.imm_data = htonl(1);
+    completion.imm_data = htonl(word);
     receives_.pop_front();
     come(completion);
   }

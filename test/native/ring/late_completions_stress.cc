@@ -102,6 +102,40 @@ void small_messages() {
   CHECK(ntohl(sent[0].imm_data) == ring::encode_credit(0, kDepth));
 }
 
+// A message that finds no place is posted later, of which the sender is told: when the peer has let it notify
+// again, and when the send queue has a place. There is room in the ring all the time, so nothing else tells.
+void full_of_small_messages() {
+  Device device;
+  Poller poller(device, ring::Mode::caller);
+  const uint32_t number = poller.connect();
+  poller.turns();
+  device.sent();
+  std::vector<ibv_send_wr> sent;
+  const auto post_until_full = [&] {
+    for (ring::SendResult result = ring::SendResult::done; result == ring::SendResult::done;) {
+      CHECK(poller->send(number, ring::FrameType::data, 0, 0, nullptr, 0) == ring::SendResult::done);
+      result = poller->flush(number);
+      CHECK(result == ring::SendResult::done || result == ring::SendResult::full);
+    }
+    for (const ibv_send_wr& each : device.sent()) sent.push_back(each);
+    CHECK(!has(poller.turns(), ring::Event::writable));
+  };
+  post_until_full();
+  CHECK(sent.size() == kDepth, "%zu requests", sent.size());
+  device.notify(ring::encode_credit(0, kDepth));
+  CHECK(has(poller.turns(), ring::Event::writable));
+
+  post_until_full();
+  CHECK(sent.size() > kDepth && sent.size() < 2 * kDepth, "%zu requests", sent.size());
+  const auto signaled = std::find_if(sent.rbegin(), sent.rend(), [](const ibv_send_wr& each) {
+    return (each.send_flags & IBV_SEND_SIGNALED) != 0;
+  });
+  CHECK(signaled != sent.rend());
+  device.complete(signaled->wr_id);
+  CHECK(has(poller.turns(), ring::Event::writable));
+  CHECK(poller->flush(number) == ring::SendResult::done && device.sent().size() == 1);
+}
+
 // A completion of the connection before says nothing of the one that has its place now.
 void of_the_one_before() {
   Device device;
@@ -253,6 +287,7 @@ STRESS(ring_late_completions) {
   fixture::timed("cannot be read", cannot_be_read);
   fixture::timed("just before arming", just_before_arming);
   fixture::timed("small messages", small_messages);
+  fixture::timed("full of small messages", full_of_small_messages);
   fixture::timed("of the one before", of_the_one_before);
   fixture::timed("last of all", [] { fixture::await(last_of_all); });
   return 0;
