@@ -111,11 +111,8 @@ export const mutations = [
     file: 'packages/nbd-client/native/front/nbd-socket/receive.cc',
     find: 'return request > unread ? request - unread : 0;',
     replace: 'return request > unread ? SIZE_MAX : 0;',
-    why: 'A lane that gives its connection away takes bytes of requests that are the successor’s.',
-    tests: [
-      'unit packages/nbd-client/test/upgrade/hand-over.test.ts',
-      'unit packages/nbd-client/test/upgrade/upgrade.test.ts',
-    ],
+    why: 'A lane that is to give its connection away serves on while its client has the next request begun.',
+    tests: ['native asan engine_requests'],
   },
   {
     name: 'failed-read-looks-well',

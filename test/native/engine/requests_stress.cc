@@ -1,7 +1,9 @@
 // The block engine on memory devices: verified random I/O over several lanes, page states, servers that
 // hang and die, connections that end in the middle, and what a hostile client may send once it is in.
+#include <linux/sockios.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 
 #include "fixture/damage.h"
 #include "fixture/nbd_fixture.h"
@@ -290,6 +292,38 @@ void page_map_file() {
   unlink(file.c_str());
 }
 
+// 13. A lane that is to give its connection away takes the rest of the request that it is in, and nothing
+// behind it: the client may always have the next one begun.
+void yields_within_a_request() {
+  const RequestHeader write = header(kCmdWrite, 1, 0, kPage);
+  const RequestHeader read = header(kCmdRead, 2, 0, kPage);
+  for (const size_t cut : {sizeof write / 2, sizeof write + 1000}) {
+    NbdShape shape;
+    NbdVolume volume(shape);
+    const int fd = volume.attach(0);
+    std::vector<uint8_t> bytes(sizeof write + kPage + sizeof read, 5);
+    std::memcpy(bytes.data(), &write, sizeof write);
+    std::memcpy(bytes.data() + sizeof write + kPage, &read, sizeof read);
+    CHECK(write_all(fd, bytes.data(), cut));
+    await([fd] {
+      int unread = -1;
+      CHECK(ioctl(fd, SIOCOUTQ, &unread) == 0);
+      return unread == 0;
+    });
+    CHECK(volume.engine->yield_lane(0) == 0);
+    volume.synchronize();  // it has heard of it
+    CHECK(write_all(fd, bytes.data() + cut, bytes.size() - cut));
+    const int given = volume.wait_for(Event::Type::lane_yielded).descriptor;
+    CHECK(given >= 0);
+    SimpleReply reply;
+    CHECK(read_all(fd, &reply, sizeof reply) && reply.cookie == 1 && reply.error == kOk);
+    RequestHeader next;
+    CHECK(recv(given, &next, sizeof next, MSG_DONTWAIT) == sizeof next && next.cookie == 2);
+    close(given);
+    close(fd);
+  }
+}
+
 STRESS(engine_requests) {
   side_by_side({
       {"page states", page_states},
@@ -299,6 +333,7 @@ STRESS(engine_requests) {
       {"a client that never reads", client_that_never_reads},
       {"replaced slabs", replaced_slabs},
       {"page map file", page_map_file},
+      {"yields within a request", yields_within_a_request},
   });
   timed("large requests", large_requests);
   side_by_side({
