@@ -15,7 +15,7 @@ export const mutations = [
     find: 'if (offset > segment.size || length > segment.size - offset) [[unlikely]]',
     replace: 'if (offset > segment.size) [[unlikely]]',
     why: 'What a peer writes into its region table leads out of what was mapped.',
-    tests: ['native asan shm_hostile'],
+    tests: ['native asan shm_forged'],
   },
   {
     name: 'shm-window-of-another-queue-pair',
@@ -48,7 +48,7 @@ export const mutations = [
     find: 'return peer_->header().closed.load(std::memory_order_seq_cst) == 0;',
     replace: 'return peer_->header().closed.load(std::memory_order_seq_cst) <= 1;',
     why: 'A sender goes on writing to a peer that has closed the connection.',
-    tests: ['native asan shm_process', 'native asan shm_memory', 'native tsan shm_memory'],
+    tests: ['native asan shm_forged'],
   },
   {
     name: 'shm-receive-posted-meanwhile',
@@ -57,7 +57,7 @@ export const mutations = [
   return position_ != posted_;`,
     replace: '  return false;',
     why: 'A receive that was posted just before the sender said that it waits wakes nobody.',
-    tests: ['native asan shm_waiting', 'native tsan shm_waiting'],
+    tests: ['native asan shm_waiting'],
   },
   {
     name: 'shm-solicited-sleeper-not-woken',
@@ -81,7 +81,7 @@ export const mutations = [
     find: `if (count > peer_->sges()) [[unlikely]]`,
     replace: 'if (count > kMaxWorkRequests) [[unlikely]]',
     why: 'The number of pieces that a peer writes into its receive overflows an array.',
-    tests: ['native asan shm_hostile'],
+    tests: ['native asan shm_forged'],
   },
   {
     name: 'shm-length-of-peer-believed',
@@ -89,7 +89,7 @@ export const mutations = [
     find: 'if (length > kSlotPayload) return false;',
     replace: 'if (length > kMaxMessage) return false;',
     why: 'A message in a slot may claim to be longer than the slot, and what is behind it is read.',
-    tests: ['native asan shm_hostile'],
+    tests: ['native asan shm_forged'],
   },
   {
     name: 'shm-placed-length-believed',
@@ -97,7 +97,7 @@ export const mutations = [
     find: 'return length <= work.length;',
     replace: 'return length <= kMaxMessage;',
     why: 'A completion tells of more bytes than the receive has.',
-    tests: ['native asan shm_hostile'],
+    tests: ['native asan shm_forged'],
   },
   {
     name: 'shm-shortest-receive-forgotten',
@@ -129,7 +129,7 @@ export const mutations = [
     find: 'if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || fstatfs(fd, &system) != 0 ||',
     replace: 'if (seals < 0 || fstatfs(fd, &system) != 0 ||',
     why: 'A peer can make its file shorter under a mapping, whose next access is a SIGBUS.',
-    tests: ['native asan shm_hostile', 'native asan shm_control'],
+    tests: ['native asan shm_forged'],
   },
   {
     name: 'shm-second-event-silent',
@@ -137,7 +137,7 @@ export const mutations = [
     find: '  if (!events_.empty()) ring();\n',
     replace: '',
     why: 'Of two queues with events on one channel the second is not told of.',
-    tests: ['native asan shm_many', 'native asan shm_waiting'],
+    tests: ['native asan shm_waiting'],
   },
   {
     name: 'shm-own-event-sleeps',

@@ -8,32 +8,17 @@ namespace shm_held_stress {
 
 using namespace fixture;
 
-struct Held {
-  Listener listener;
-  RawPeer peer{listener};
-  std::unique_ptr<End> server;
-
-  Held() {
-    CmEvent request = listener.events->expect(CmEvent::Type::connect_request);
-    server = std::make_unique<End>(Id(std::move(request.request)), Options{});
-    accept(*server);
-    peer.finish();
-    server->id.events->expect(CmEvent::Type::established);
-  }
+struct Held : Victim {
   ~Held() { let_go(); }
 
   void hold(uint32_t key) const { peer.header().hazard.store(key); }
   void let_go() const { hold(0); }
   // The key of a region that has been there.
   uint32_t dead_key() const {
-    Memory memory(server->pd, 4096);
+    Memory memory(end->pd, 4096);
     return memory.mr->rkey;
   }
-  void expect_flush(uint64_t wr_id) const { server->expect(wr_id, IBV_WC_WR_FLUSH_ERR); }
-  bool nothing_completes() const {
-    ibv_wc wc;
-    return ibv_poll_cq(server->cq, 1, &wc) == 0;
-  }
+  void expect_flush(uint64_t wr_id) const { end->expect(wr_id, IBV_WC_WR_FLUSH_ERR); }
 };
 
 ibv_qp_state state_of(ibv_qp* qp) {
@@ -47,38 +32,38 @@ ibv_qp_state state_of(ibv_qp* qp) {
 // when the peer has cleared its hazard.
 void an_end_waits_for_nobody() {
   Held held;
-  Memory memory(held.server->pd, 4096);
-  post_receive(*held.server, 7, memory.sge(0, 4096));
+  Memory memory(held.end->pd, 4096);
+  post_receive(*held.end, 7, memory.sge(0, 4096));
   held.hold(held.dead_key());
-  CHECK(held.server->id.id->disconnect() == 0);
-  CHECK(state_of(held.server->qp) == IBV_QPS_ERR);
-  CHECK(held.nothing_completes() && held.server->id.events->empty());
-  CHECK(try_post(*held.server, {.wr_id = 8}, {}) == 0);
+  CHECK(held.end->id.id->disconnect() == 0);
+  CHECK(state_of(held.end->qp) == IBV_QPS_ERR);
+  CHECK(held.nothing_completes() && held.end->id.events->empty());
+  CHECK(try_post(*held.end, {.wr_id = 8}, {}) == 0);
   held.expect_flush(8);
   held.let_go();
   held.expect_flush(7);
-  CHECK(held.server->id.events->expect(CmEvent::Type::disconnected).status == 0);
+  CHECK(held.end->id.events->expect(CmEvent::Type::disconnected).status == 0);
 }
 
 // The progress thread, which has ended such a connection, sets up others meanwhile.
 void the_progress_thread_goes_on() {
   Held held;
-  Memory memory(held.server->pd, 4096);
-  post_receive(*held.server, 1, memory.sge(0, 16));
-  post_receive(*held.server, 2, memory.sge(0, 4096));
+  Memory memory(held.end->pd, 4096);
+  post_receive(*held.end, 1, memory.sge(0, 16));
+  post_receive(*held.end, 2, memory.sge(0, 4096));
   held.hold(held.dead_key());
   // It is too long for its receive.
   shm::Slot& slot = held.peer.slot(0);
   slot.length = 64;
   slot.kind = shm::SlotKind::payload;
   slot.sequence.store(1);
-  held.server->expect(1, IBV_WC_LOC_LEN_ERR);
-  await([&] { return state_of(held.server->qp) == IBV_QPS_ERR; });
+  held.end->expect(1, IBV_WC_LOC_LEN_ERR);
+  await([&] { return state_of(held.end->qp) == IBV_QPS_ERR; });
   Pair other(held.listener, {}, {});
-  CHECK(held.nothing_completes() && held.server->id.events->empty());
+  CHECK(held.nothing_completes() && held.end->id.events->empty());
   held.let_go();
   held.expect_flush(2);
-  held.server->id.events->expect(CmEvent::Type::disconnected);
+  held.end->id.events->expect(CmEvent::Type::disconnected);
 }
 
 // A session's memory goes while a dead key is held. It is unmapped, and the peer's own mapping is its own
@@ -86,7 +71,7 @@ void the_progress_thread_goes_on() {
 void segments_go_at_once() {
   Held held;
   std::vector<std::unique_ptr<Memory>> slabs;
-  for (int i = 0; i < 64; i++) slabs.push_back(std::make_unique<Memory>(held.server->pd, 4096));
+  for (int i = 0; i < 64; i++) slabs.push_back(std::make_unique<Memory>(held.end->pd, 4096));
   held.hold(held.dead_key());
   for (auto& slab : slabs) {
     const uint32_t key = slab->mr->rkey;
@@ -95,17 +80,17 @@ void segments_go_at_once() {
     CHECK(!held.peer.is_live(key));
     slab.reset();
   }
-  CHECK(state_of(held.server->qp) == IBV_QPS_RTS);  // no call has waited, so none has timed out
+  CHECK(state_of(held.end->qp) == IBV_QPS_RTS);  // no call has waited, so none has timed out
 }
 
 // Others of the domain come while a call waits for a peer.
 void a_domain_goes_on(Held& held, const std::atomic<bool>& returned) {
-  Memory memory(held.server->pd, 4096);
+  Memory memory(held.end->pd, 4096);
   Id id;
   const sockaddr_un address = place(held.listener.path);
   CHECK(id.id->resolve(generic(address), sizeof address, kHangMs) == 0);
   id.events->expect(CmEvent::Type::route_resolved);
-  End end(std::move(id), {.pd = held.server->pd});
+  End end(std::move(id), {.pd = held.end->pd});
   CHECK(provider().dereg_mr_to_unmap(std::exchange(memory.mr, nullptr)) == 0);
   CHECK(!returned);
 }
@@ -116,7 +101,7 @@ void plain_memory_is_waited_for_once() {
   Held held;
   std::vector<std::unique_ptr<Memory>> regions;
   for (int i = 0; i < 32; i++)
-    regions.push_back(std::make_unique<Memory>(held.server->pd, 4096, kAllAccess, Kind::plain));
+    regions.push_back(std::make_unique<Memory>(held.end->pd, 4096, kAllAccess, Kind::plain));
   const auto deregister = [&](size_t number) {
     return provider().dereg_mr(std::exchange(regions[number]->mr, nullptr));
   };
@@ -131,23 +116,23 @@ void plain_memory_is_waited_for_once() {
   });
   a_domain_goes_on(held, returned);
   first.join();
-  CHECK(held.server->id.events->expect(CmEvent::Type::disconnected).status == ETIMEDOUT);
+  CHECK(held.end->id.events->expect(CmEvent::Type::disconnected).status == ETIMEDOUT);
   for (size_t i = 1; i < 16; i++) CHECK(deregister(i) == ETIMEDOUT);
   // Nor is it forgotten with its queue pair, and its connection is not settled.
-  CHECK(provider().destroy_qp(std::exchange(held.server->qp, nullptr)) == ETIMEDOUT);
-  held.server->id.id->close();
+  CHECK(provider().destroy_qp(std::exchange(held.end->qp, nullptr)) == ETIMEDOUT);
+  held.end->id.id->close();
   for (size_t i = 16; i < 31; i++) CHECK(deregister(i) == ETIMEDOUT);
-  CHECK(!held.server->id.id->settled());
+  CHECK(!held.end->id.id->settled());
   CHECK(Clock::now() - begin < std::chrono::seconds(60));
   held.let_go();
-  CHECK(held.server->id.id->settled());
+  CHECK(held.end->id.id->settled());
   CHECK(deregister(31) == 0);
 }
 
 // An entry of the table that a peer may be looking at is not another region's before it has let go.
 void a_named_slot_rests() {
   Held held;
-  auto first = std::make_unique<Memory>(held.server->pd, 4096);
+  auto first = std::make_unique<Memory>(held.end->pd, 4096);
   const uint32_t slot = shm::slot_of_key(first->mr->rkey);
   held.hold(first->mr->rkey);
   CHECK(provider().dereg_mr_to_unmap(std::exchange(first->mr, nullptr)) == 0);
@@ -155,7 +140,7 @@ void a_named_slot_rests() {
     std::vector<std::unique_ptr<Memory>> others;
     bool taken = false;
     for (int i = 0; i < regions; i++) {
-      others.push_back(std::make_unique<Memory>(held.server->pd, 4096));
+      others.push_back(std::make_unique<Memory>(held.end->pd, 4096));
       taken |= shm::slot_of_key(others.back()->mr->rkey) == slot;
     }
     for (const auto& other : others)

@@ -62,6 +62,26 @@ struct RawPeer {
     CHECK(shm::send_frame(socket.get(), &ready, sizeof ready, {}) == 0);
   }
 
+  // Memory of its own, as segment `number` of generation 1.
+  void announce(uint32_t number, int fd) const {
+    const shm::SegmentFrame frame{shm::header_of(shm::FrameType::announce), number, 1};
+    CHECK(shm::send_frame(socket.get(), &frame, sizeof frame, std::array{fd}) == 0);
+  }
+
+  // Its own, which the victim reads.
+  shm::AreaHeader& own_header() const { return *reinterpret_cast<shm::AreaHeader*>(area->data()); }
+  const shm::Slot& own_slot(uint32_t number) const {
+    return reinterpret_cast<shm::Slot*>(area->data() + kShape.slots_at())[number % kShape.entries];
+  }
+  shm::ReceiveEntry& own_entry(uint32_t number) const {
+    return *reinterpret_cast<shm::ReceiveEntry*>(area->data() + kShape.entries_at() +
+                                                 number % kShape.entries * kShape.entry_stride());
+  }
+  shm::RegionEntry& own_region(uint32_t key) const {
+    return reinterpret_cast<shm::RegionEntry*>(table->data())[shm::slot_of_key(key)];
+  }
+
+  // The victim's.
   shm::AreaHeader& header() const { return *reinterpret_cast<shm::AreaHeader*>(its_area); }
   shm::Slot& slot(uint32_t number) const {
     return reinterpret_cast<shm::Slot*>(its_area + its_shape.slots_at())[number % its_shape.entries];
@@ -74,6 +94,25 @@ struct RawPeer {
     void* at = mmap(nullptr, size, protection, MAP_SHARED, fd, 0);
     CHECK(at != MAP_FAILED);
     return at;
+  }
+};
+
+// An end that has accepted a raw peer.
+struct Victim {
+  Listener listener;
+  RawPeer peer{listener};
+  std::unique_ptr<End> end;
+
+  explicit Victim(const Options& options = {}) {
+    CmEvent request = listener.events->expect(CmEvent::Type::connect_request);
+    end = std::make_unique<End>(Id(std::move(request.request)), options);
+    accept(*end);
+    peer.finish();
+    end->id.events->expect(CmEvent::Type::established);
+  }
+  bool nothing_completes() const {
+    ibv_wc wc;
+    return ibv_poll_cq(end->cq, 1, &wc) == 0;
   }
 };
 

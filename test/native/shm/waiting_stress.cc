@@ -1,6 +1,10 @@
 // The shm provider: senders without a receive, and sleepers that are woken.
+#include <signal.h>
+#include <sys/mman.h>
+
 #include <algorithm>
 
+#include "raw_peer.h"
 #include "traffic.h"
 
 namespace shm_waiting_stress {
@@ -61,6 +65,32 @@ void receiver_not_ready(bool sender_polls) {
   for (uint64_t i = 0; i < 10; i++) client.expect(i, IBV_WC_WR_FLUSH_ERR);
 }
 
+// A receive that comes after the sender has looked for one, and before it says that it waits. Nobody wakes
+// this sender, so it has to look again by itself. Saying so is its first write to the peer's area: here that
+// write faults until the receive is there.
+shm::AreaHeader* faulting;
+constexpr size_t kPage = 4096;
+void receive_posted_meanwhile() {
+  Victim victim;
+  const Memory memory(victim.end->pd, 8);
+  faulting = &victim.peer.own_header();
+  faulting->floor.store(8);
+  struct sigaction action {
+  }, before{};
+  action.sa_handler = [](int) {
+    mprotect(faulting, kPage, PROT_READ | PROT_WRITE);
+    faulting->posted.store(1, std::memory_order_relaxed);
+  };
+  CHECK(sigaction(SIGSEGV, &action, &before) == 0);
+  CHECK(mprotect(faulting, kPage, PROT_READ) == 0);
+  post(*victim.end, {.wr_id = 1}, {memory.sge(0, 8)});
+  CHECK(sigaction(SIGSEGV, &before, nullptr) == 0);
+  CHECK(faulting->posted.load() == 1 && faulting->starved.load() == 1);
+  // Before the first poll, which would look once more.
+  CHECK(victim.peer.own_slot(0).sequence.load() == 1);
+  victim.end->expect(1);
+}
+
 // A peer's arrival wakes who sleeps on the channel once: when its event is taken, the descriptor rests.
 void one_wake_for_an_event() {
   Listener listener;
@@ -83,6 +113,48 @@ void one_wake_for_an_event() {
     CHECK(ibv_poll_cq(server.cq, 1, &wc) == 1 && wc.wr_id == round);
     pair.client->expect(round);
   }
+}
+
+// Two queues of one channel have events when the first is taken: the descriptor stays readable for the
+// second.
+void two_queues_on_a_channel(bool arrivals) {
+  Listener listener;
+  ibv_comp_channel* channel = provider().create_comp_channel(context());
+  std::array<ibv_cq*, 2> queues;
+  for (ibv_cq*& queue : queues)
+    queue = provider().create_cq(context(), 64, nullptr, channel, Progress::manual);
+  {
+    Pair first(listener, {}, {.depth = 8, .cq = queues[0]}),
+        second(listener, {}, {.depth = 8, .cq = queues[1]});
+    const Memory near_first(first.client->pd, 8), far_first(first.server->pd, 8);
+    const Memory near_second(second.client->pd, 8), far_second(second.server->pd, 8);
+    const auto send = [](End& from, const Memory& source, End& to, const Memory& target) {
+      post_receive(to, 1, target.sge(0, 8));
+      post(from, {.wr_id = 1}, {source.sge(0, 8)});
+    };
+    for (ibv_cq* queue : queues) CHECK(ibv_req_notify_cq(queue, 0) == 0);
+    if (arrivals) {
+      send(*first.client, near_first, *first.server, far_first);
+      send(*second.client, near_second, *second.server, far_second);
+    } else {
+      send(*first.server, far_first, *first.client, near_first);
+      send(*second.server, far_second, *second.client, near_second);
+    }
+    std::array<ibv_cq*, 2> ready{};
+    void* ready_context = nullptr;
+    pollfd waiting{channel->fd, POLLIN, 0};
+    for (ibv_cq*& each : ready) {
+      CHECK(::poll(&waiting, 1, 0) == 1);
+      CHECK(provider().data_path_verbs()->get_cq_event(channel, &each, &ready_context) == 0);
+      provider().data_path_verbs()->ack_cq_events(each, 1);
+    }
+    CHECK(::poll(&waiting, 1, 0) == 0);
+    CHECK(std::is_permutation(ready.begin(), ready.end(), queues.begin()));
+    first.server->expect(1);
+    second.server->expect(1);
+  }
+  for (ibv_cq* queue : queues) CHECK(provider().destroy_cq(queue) == 0);
+  CHECK(provider().destroy_comp_channel(channel) == 0);
 }
 
 // A peer has the channel's descriptor, may fill or empty its counter, and make its calls block: no thread of
@@ -214,7 +286,10 @@ void two_way_stream() {
 STRESS(shm_waiting) {
   timed("receiver not ready, sender polls", [] { receiver_not_ready(true); });
   timed("receiver not ready, sender sleeps", [] { receiver_not_ready(false); });
+  timed("receive posted meanwhile", receive_posted_meanwhile);
   timed("one wake for an event", one_wake_for_an_event);
+  timed("two queues on a channel, completions", [] { two_queues_on_a_channel(false); });
+  timed("two queues on a channel, arrivals", [] { two_queues_on_a_channel(true); });
   timed("a descriptor that blocks", a_descriptor_that_blocks);
   timed("solicited events", solicited_events);
   timed("sleep and wake", [] { sleep_and_wake(effort(4000)); });
