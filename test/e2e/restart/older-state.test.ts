@@ -1,32 +1,17 @@
-// State folders of older versions, as their processes left them, are taken over. Of each one in fixtures/ the name says the
-// commit: served-9d3311a is of `nbd-client serve --size 2M --replicas 1 --backup --ack backup --state`, killed after
-// 1 MiB of 17 and 64 KiB of 34 were written; its server is gone.
-import { readFileSync, statSync, utimesSync, writeFileSync } from 'node:fs'
+// State folders of exports of older versions, as their processes left them, are taken over; those of devices are in
+// packages/nbd-client/test/upgrade/older-state.test.ts. Of each one in fixtures/ the name says the commit: served-9d3311a is
+// of `nbd-client serve --size 2M --replicas 1 --backup --ack backup --state`, killed after 1 MiB of 17 and 64 KiB of 34 were
+// written; its server is gone.
+import { readFileSync, statSync, utimesSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect, it } from 'vitest'
-import { top } from '../../lab/base/paths.js'
-import { complete, must, NBD_CLIENT, Program, temporaryFolder, until } from '../helpers/processes.js'
+import { unpackState } from '../../../packages/nbd-client/test/helpers/older-state.js'
+import { complete, NBD_CLIENT, Program, temporaryFolder, until } from '../helpers/processes.js'
 
 const MIB = 2 ** 20
 const SIZE = 2 * MIB
 /** bytes of a backup's file behind the volume's, since 2026-11 */
 const HEADER = 4096
-
-/** Unpacks the state of older versions into `folder`. */
-function unpack(name: string, folder: string): void {
-  must('tar', ['-xzf', join(top, 'packages/nbd-client/test/fixtures', `${name}.tar.gz`), '-C', folder])
-  // A copy has not what the map knows the backup's file by: device, inode and time of birth.
-  const file = join(folder, 'state/backup.map')
-  const map = readFileSync(file)
-  const words = must('stat', ['--format=%d %i %.9W', join(folder, 'backup')])
-    .trim()
-    .split(' ')
-  const [device, inode, born] = words.map((word) => BigInt(word.replace('.', ''))) as [bigint, bigint, bigint]
-  map.writeBigUInt64LE(device, 16)
-  map.writeBigUInt64LE(inode, 24)
-  map.writeBigUInt64LE(born, 32)
-  writeFileSync(file, map)
-}
 
 function serving(folder: string): Program {
   return new Program(
@@ -56,7 +41,7 @@ const volumeOf = (folder: string) => JSON.parse(readFileSync(join(folder, 'state
 
 it('an export that an older version served is served again from its backup, and is of the current version then', async () => {
   using folder = temporaryFolder()
-  unpack('served-9d3311a', folder.path)
+  unpackState('served-9d3311a', folder.path)
   // Since this machine was started, which may have been after the fixture was made.
   utimesSync(join(folder.path, 'state/volume.json'), new Date(), new Date())
   expect(volumeOf(folder.path)).not.toHaveProperty('boot')
@@ -77,7 +62,7 @@ it('an export that an older version served is served again from its backup, and 
 
 it('one that it served before the machine was started again is refused, and stays as it is', async () => {
   using folder = temporaryFolder()
-  unpack('served-9d3311a', folder.path)
+  unpackState('served-9d3311a', folder.path)
   const before = JSON.stringify(volumeOf(folder.path))
   utimesSync(join(folder.path, 'state/volume.json'), 1_000_000_000, 1_000_000_000)
   await using refused = serving(folder.path)
