@@ -30,8 +30,10 @@ Trials, which soaks run for long
   restart-storm [--restarts N] [--ublk] [--iwarp]
                          the same guest, whose nbd-client is killed and started again, 3 times by default
   kill-anything [--seconds N | --faults N] [--seed N] [--servers N] [--replicas N] [--backup] [--ublk]
+                [--only KIND]
                          a guest that swaps to others while one thing after another is killed, for 300 s, with
-                         2 server guests and 2 replicas, by default; --backup: a copy on its own disk too
+                         2 server guests and 2 replicas, by default; --backup: a copy on its own disk too;
+                         --only: one kind of fault, such as "control throws"
   systemd                the services of examples/two-hosts under systemd, on two guests
 
 Others
@@ -59,6 +61,15 @@ const flag = (rest: Words, name: string): [given: boolean, rest: Words] => [
   rest.filter((word) => word !== name),
 ]
 
+/** The word after a word, and the words without both. */
+function value(rest: Words, name: string): [given: string | undefined, rest: Words] {
+  const at = rest.indexOf(name)
+  if (at === -1) return [undefined, rest]
+  const given = rest[at + 1]
+  if (given === undefined) throw new UsageError(`${name} needs a value`)
+  return [given, rest.toSpliced(at, 2)]
+}
+
 const allProjects: readonly Project[] = ['drivers', 'device', 'network', 'swap', 'rxe', 'siw']
 
 const trials: Readonly<Record<string, Run>> = {
@@ -76,9 +87,11 @@ const trials: Readonly<Record<string, Run>> = {
   },
   'kill-anything': async (parts, rest) => {
     const [ublk, others] = flag(rest, '--ublk')
-    const [backup, numbers] = flag(others, '--backup')
+    const [backup, more] = flag(others, '--backup')
+    const [only, numbers] = value(more, '--only')
     const defaults = { seconds: 300, faults: 0, seed: Date.now() % 2 ** 32, servers: 2, replicas: 2 }
-    return await killAnythingCommand(parts, { ...numbersOf(numbers, defaults), backup, ublk }, say)
+    const options = { ...numbersOf(numbers, defaults), backup, ublk, ...(only !== undefined && { only }) }
+    return await killAnythingCommand(parts, options, say)
   },
   systemd: (parts) => systemdCommand(parts, say),
 }

@@ -1,10 +1,15 @@
-import type { RunningProcess, Shell } from '../base/shell.js'
+import { controlFault } from '../../control-fault.js'
+import type { CommandResult, RunningProcess, Shell } from '../base/shell.js'
 import { until } from '../base/until.js'
 import { GuestStar } from '../machine/star.js'
 import { rdmakitSwap } from './remote-swap.js'
 
 const startDeadlineMs = 240_000
 const stopDeadlineMs = 120_000 // a server asks for what it lent first
+/** Of nbd-client, by a signal or by its last resort. */
+const clientEndDeadlineMs = 30_000
+/** EX_SOFTWARE: the last resort's. */
+const lastResortStatus = 70
 const endDeadlineMs = 180_000 // swapoff reads back whatever is still out there
 /** After a fault, until the volume has all its replicas and all its servers again. */
 const wholeDeadlineMs = 180_000
@@ -102,18 +107,31 @@ export class ReplicatedSwap {
     const { memory, size, device, options } = this.options
     const { attach, attached } = rdmakitSwap(this.#uri(0), memory, size, device)
     const others = this.star.servers.slice(1).flatMap((_, index) => ['--server', this.#uri(index + 1)])
-    this.#client = this.star.client.start([...(attach as string[]), ...others, ...options])
+    const command = [...(attach as string[]), ...others, ...options]
+    this.#client = this.star.client.start(command, { env: controlFault('timer') })
     await this.#client.waitForLine(attached, startDeadlineMs)
     if (this.#gone !== undefined) this.#away += Date.now() - this.#gone
     this.#gone = undefined
   }
 
   async killClient(): Promise<void> {
+    await this.#endClient('SIGKILL')
+  }
+
+  /** Has a timer of the client's control code throw, by which it must end itself for its successor. */
+  async failControl(): Promise<void> {
+    const end = await this.#endClient('SIGUSR2')
+    if (end?.status !== lastResortStatus)
+      throw new Error(`control threw, and status ${end?.status ?? end?.signal}: ${end?.stderr}`)
+  }
+
+  async #endClient(signal: NodeJS.Signals): Promise<CommandResult | undefined> {
     const client = this.#client
     this.#gone = Date.now()
-    await client?.stop(30_000, 'SIGKILL')
+    const end = await client?.stop(clientEndDeadlineMs, signal)
     this.#said += client?.stderr ?? ''
     this.#client = undefined
+    return end
   }
 
   /** Seconds in which there was no client, between its lives. */

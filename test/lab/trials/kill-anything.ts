@@ -1,4 +1,5 @@
 import { join } from 'node:path'
+import { UsageError } from '../base/errors.js'
 import { guestScripts } from '../base/paths.js'
 import { randomNumbers, shuffled } from '../base/random.js'
 import { tail } from '../base/shell.js'
@@ -25,6 +26,8 @@ export interface KillAnythingOptions {
   backup: boolean
   /** over a device of ublk, not nbd */
   ublk: boolean
+  /** one kind of fault, and no other */
+  only?: string
 }
 
 export interface KillAnything {
@@ -98,6 +101,10 @@ const faults = {
     await swap.killClient()
     await swap.startClient()
   },
+  'control throws': async (swap: ReplicatedSwap) => {
+    await swap.failControl()
+    await swap.startClient()
+  },
   // With as many replicas as hosts nothing but spare slabs can go, and the command says so by its status.
   'memory wanted back': async (swap: ReplicatedSwap, server: number) => {
     const reclaim = ['node', 'packages/swap-server/dist/cli.js', 'reclaim']
@@ -121,23 +128,17 @@ const faults = {
     }),
 } as const
 
+/** What costs no copy of a page. */
+const harmless: readonly FaultKind[] = ['client killed', 'control throws', 'memory wanted back']
+const ofOneServer: readonly FaultKind[] = ['server killed', 'link down', 'server restarted']
 /** What a volume survives: with replicas, with a backup in their place, or with neither. */
 const survivable: Readonly<Record<'replicas' | 'backup' | 'alone', readonly FaultKind[]>> = {
-  replicas: ['server killed', 'link down', 'server restarted', 'client killed', 'memory wanted back'],
-  backup: [
-    ...['server killed', 'link down', 'server restarted', 'client killed', 'memory wanted back'],
-    ...['all servers killed', 'everything killed'],
-  ] as FaultKind[],
-  alone: ['link down', 'server stands still', 'client killed', 'memory wanted back'],
+  replicas: [...ofOneServer, ...harmless],
+  backup: [...ofOneServer, ...harmless, 'all servers killed', 'everything killed'],
+  alone: ['link down', 'server stands still', ...harmless],
 }
 /** Of one server, which the others are not. */
-const ofServer: readonly FaultKind[] = [
-  'server killed',
-  'link down',
-  'server restarted',
-  'server stands still',
-  'memory wanted back',
-]
+const ofServer: readonly FaultKind[] = [...ofOneServer, 'server stands still', 'memory wanted back']
 /** How long no server has the pages, in milliseconds, without another copy. */
 const absence: Partial<Record<FaultKind, number>> = {
   'link down': linkDownMs,
@@ -145,9 +146,22 @@ const absence: Partial<Record<FaultKind, number>> = {
 }
 
 /** Where there is one replica. */
-const costsData = ({ kind }: Fault): boolean => kind !== 'client killed' && kind !== 'memory wanted back'
+const costsData = ({ kind }: Fault): boolean => !harmless.includes(kind)
 
 const volumeMiB = 96
+
+const copiesOf = ({ replicas, backup }: KillAnythingOptions): keyof typeof survivable =>
+  replicas > 1 ? 'replicas' : backup ? 'backup' : 'alone'
+
+/** The faults that come. @throws UsageError: the only one is none of them */
+function kindsOf(options: KillAnythingOptions): readonly FaultKind[] {
+  const kinds = survivable[copiesOf(options)]
+  const { only } = options
+  if (only === undefined) return kinds
+  const chosen = kinds.filter((kind) => kind === only)
+  if (chosen.length === 0) throw new UsageError(`--only is one of: ${kinds.join(', ')}`)
+  return chosen
+}
 
 /**
  * A client guest swaps to several server guests, each page in replicas or on its own disk besides, while one thing
@@ -184,8 +198,7 @@ export async function killAnything(
     await churn.waitForLine(/^churning/, 120_000)
     const swapped = await swappedPages(star)
     const random = randomNumbers(seed)
-    const copies = replicas > 1 ? 'replicas' : backup ? 'backup' : 'alone'
-    const kinds = survivable[copies]
+    const kinds = kindsOf(options)
     const statuses = new Map<number, ClientStatus>()
     const done: KillAnything['faults'] = []
     let status = await swap.whole()
@@ -216,7 +229,7 @@ export async function killAnything(
         kind,
         ...(ofServer.includes(kind) && { server }),
         seconds: (Date.now() - began) / 1000,
-        away: swap.clientAway - away + (copies === 'alone' ? (absence[kind] ?? 0) / 1000 : 0),
+        away: swap.clientAway - away + (copiesOf(options) === 'alone' ? (absence[kind] ?? 0) / 1000 : 0),
         longestStall,
       }
       done.push(fault)
@@ -304,15 +317,19 @@ export async function killAnythingCommand(
   options: KillAnythingOptions,
   say: (line: string) => void,
 ): Promise<number> {
+  kindsOf(options)
   await using star = await bootTrialGuests(parts, options.servers)
   const run = await killAnything(parts, star, options, say)
   return conclude(run, faultsOf(run), say)
 }
 
 const short = { seconds: 0, faults: 2, servers: 2, backup: false }
-/** Of each front one short trial: a server and the client are killed; then the client and all servers. */
+/**
+ * Of each front one short trial: a server and the client are killed; then the client's control throws, and all servers
+ * are killed.
+ */
 const shortTrials: readonly KillAnythingOptions[] = [
-  { ...short, seed: 9, replicas: 2, ublk: false },
+  { ...short, seed: 8, replicas: 2, ublk: false },
   { ...short, seed: 10, replicas: 1, backup: true, ublk: true },
 ]
 
