@@ -138,6 +138,11 @@ export class Guest extends Shell implements AsyncDisposable {
     return existsSync(file) ? tail(readFileSync(file, 'utf8')) : ''
   }
 
+  /** Nothing runs in it any more. */
+  get isOff(): boolean {
+    return this.#lost !== undefined
+  }
+
   /** Waits until the guest has switched itself off. */
   async off(deadlineMs: number): Promise<void> {
     await before(deadlineMs, `${this.name} switches itself off`, this.qemu.exited)

@@ -11,6 +11,8 @@ export interface PairOptions {
   client?: Omit<GuestOptions, 'wires'>
 }
 
+const wireSocket = 'wire.sock'
+
 /** Two guests on one wire, each with Soft-RoCE on it. */
 export class GuestPair implements AsyncDisposable {
   static readonly serverAddress = '10.77.0.1'
@@ -18,28 +20,49 @@ export class GuestPair implements AsyncDisposable {
 
   private constructor(
     readonly server: Guest,
-    readonly client: Guest,
+    private current: Guest,
     private readonly folder: string,
+    private readonly bootOnWire: () => Promise<Guest>,
   ) {}
+
+  get client(): Guest {
+    return this.current
+  }
 
   /** Boots both at the same time; one processor each unless told otherwise. */
   static async boot(parts: LabParts, options: PairOptions = {}): Promise<GuestPair> {
+    const client = { name: 'client', cpus: 1, ...options.client }
     const { listening, connecting, folder } = await bootWired(
       parts,
       { name: 'server', cpus: 1, ...options.server },
-      { name: 'client', cpus: 1, ...options.client },
+      client,
     )
-    const pair = new GuestPair(listening, connecting, folder)
+    const pair = new GuestPair(listening, connecting, folder, () =>
+      Guest.boot(parts, { ...client, wires: [{ socket: join(folder, wireSocket), end: 'connect' }] }),
+    )
     try {
       await Promise.all([
         pair.server.run(['sh', 'test/lab/guest/rxe.sh', 'eth0', GuestPair.serverAddress]),
-        pair.client.run(['sh', 'test/lab/guest/rxe.sh', 'eth0', GuestPair.clientAddress]),
+        pair.#prepareClient(),
       ])
       return pair
     } catch (error) {
       await pair.powerOff()
       throw error
     }
+  }
+
+  /** Boots another client, with a disk of its own, in place of the one that has switched itself off. */
+  async bootClient(): Promise<Guest> {
+    // What is left of the one before.
+    await this.current.kill()
+    this.current = await this.bootOnWire()
+    await this.#prepareClient()
+    return this.current
+  }
+
+  async #prepareClient(): Promise<void> {
+    await this.current.run(['sh', 'test/lab/guest/rxe.sh', 'eth0', GuestPair.clientAddress])
   }
 
   async powerOff(): Promise<void> {
@@ -60,7 +83,7 @@ export async function bootWired(
 ): Promise<{ listening: Guest; connecting: Guest; folder: string }> {
   const folder = await makeWorkFolder('wire')
   try {
-    const socket = join(folder, 'wire.sock')
+    const socket = join(folder, wireSocket)
     const listens = Guest.boot(parts, { ...one, wires: [{ socket, end: 'listen' }] })
     listens.catch(() => {}) // Reported below, together with the other one.
     await Promise.race([fileAppears(socket, 15_000), listens]).catch(() => {})

@@ -1,4 +1,4 @@
-import { tail } from '../base/shell.js'
+import { type Shell, tail } from '../base/shell.js'
 import { until } from '../base/until.js'
 import type { Guest } from '../machine/guest.js'
 import { device, journal, run, show, stepMs, successor, swap0, swaps } from './systemd-unit.js'
@@ -45,11 +45,7 @@ export function stopsUnderSwap(host: Guest, must: (holds: boolean, what: string)
     },
     'reload, SIGKILL, stop while it is taken over': async () => {
       await reload()
-      // One that is stopped before it has said so ends by the signal, and leaves the device.
-      const takeOvers = async () => (await journal(host, swap0)).split('taking over').length
-      const before = await takeOvers()
-      await systemctl('kill --kill-who=main -s KILL')
-      await until('another process takes the device over', stepMs, async () => (await takeOvers()) > before)
+      await duringTakeOver(host)
       await systemctl('stop')
     },
   }
@@ -62,6 +58,15 @@ async function duringReload(host: Guest): Promise<void> {
   const before = await begun()
   await run(host, `systemctl --no-block reload ${swap0}`)
   await until('the reload has begun', stepMs, async () => (await begun()) > before)
+}
+
+/** Kills the process that has the device, and waits until the next one takes it over. */
+export async function duringTakeOver(host: Shell): Promise<void> {
+  // One that is stopped before it has said so ends by the signal, and leaves the device.
+  const begun = async () => (await journal(host, swap0)).split('taking over').length
+  const before = await begun()
+  await run(host, `systemctl kill --kill-who=main -s KILL ${swap0}`)
+  await until('another process takes the device over', stepMs, async () => (await begun()) > before)
 }
 
 async function stopAndStart(

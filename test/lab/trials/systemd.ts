@@ -7,6 +7,7 @@ import type { Guest } from '../machine/guest.js'
 import type { LabParts } from '../machine/lab-parts.js'
 import { ensurePageChurn } from '../machine/native.js'
 import { GuestPair } from '../machine/pair.js'
+import { beforeTheEnd, endOf, kill, stopped, switchOff } from './systemd-ends.js'
 import { stopsUnderSwap } from './systemd-stops.js'
 import { device, journal, run, show, stepMs, successor, swap0, swaps } from './systemd-unit.js'
 import { conclude, stallsOf, stepsTold } from './trial.js'
@@ -66,7 +67,8 @@ export async function systemdTrial(
   await using pair = await step('boot', () =>
     GuestPair.boot(parts, { server: guest, client: { ...guest, diskMiB: 256 } }),
   )
-  const { server: lender, client: borrower } = pair
+  const { server: lender } = pair
+  let borrower = pair.client
   try {
     await step('start of the lender', () => install(lender, 'lender', '10.0.0.1'))
     await step('start of the borrower', () => install(borrower, 'borrower', '10.0.0.2'))
@@ -143,10 +145,16 @@ export async function systemdTrial(
     trial.pagesOut = after.out - before.out
     must(trial.pagesIn > 1000 && trial.pagesOut > 1000, 'the program hardly swapped')
 
-    await step('reload before the end', () => successor(borrower, `systemctl reload ${swap0}`))
-    const goodbyes = await saidGoodbye(lender)
-    await step('end of the borrower', () => switchOff(borrower, must))
-    must((await saidGoodbye(lender)) === goodbyes + 1, 'the lender was not told of the end')
+    for (const [order, before] of Object.entries(beforeTheEnd)) {
+      if (borrower.isOff)
+        await step(`start of another borrower, for ${order}`, async () => {
+          borrower = await pair.bootClient()
+          await install(borrower, 'borrower', '10.0.0.2')
+        })
+      const goodbyes = await saidGoodbye(lender)
+      await step(`${order}, poweroff`, () => switchOff(borrower, order, before, must))
+      must((await saidGoodbye(lender)) === goodbyes + 1, `the lender was not told of the end after ${order}`)
+    }
     await step('SIGKILL of swap-server', async () => {
       const { MainPID } = await show(lender, lend)
       await run(lender, `systemctl kill --kill-who=main -s KILL ${lend}`)
@@ -199,10 +207,6 @@ async function install(host: Guest, part: 'lender' | 'borrower', address: string
   await run(host, ['bash', '-c', commands])
 }
 
-/** Its unit starts another one. */
-const kill = (host: Shell): Promise<void> =>
-  successor(host, `systemctl kill --kill-who=main -s KILL ${swap0}`)
-
 /** The host has a disk of its own, where the unit may write. */
 const restartWithBackup = `
   set -eu
@@ -229,41 +233,6 @@ async function attachByHand(host: Shell, must: (holds: boolean, what: string) =>
   must(!client.stderr.includes('warning'), `attach by hand warns:\n${client.stderr}`)
   const { status } = await client.stop(stepMs)
   must(status === 0, `attach by hand ended with ${status}`)
-}
-
-/** With pages in swap, and a network that goes when systemd stops it. */
-async function switchOff(host: Guest, must: (holds: boolean, what: string) => void): Promise<void> {
-  await run(
-    host,
-    `
-    echo $$ >/sys/fs/cgroup/churn/cgroup.procs
-    head -c 48M /dev/urandom >/dev/shm/held
-    echo max >/sys/fs/cgroup/churn/memory.max`,
-  )
-  const used = Number((await swaps(host)).split(/\s+/)[3])
-  must(used > 8 * 1024, `only ${used} KiB were in swap at the end`)
-  await endOf(host, [`swapoff ${device}: bringing its pages back`, stopped(swap0)], must)
-}
-
-const stopped = (unit: string): string => `${unit}.service: Deactivated successfully`
-
-/** Switches a host off, whose journal must have these lines in this order, before the network goes, and no error. */
-async function endOf(
-  host: Guest,
-  inOrder: readonly string[],
-  must: (holds: boolean, what: string) => void,
-): Promise<void> {
-  const told = host.start('exec journalctl -f -n 1 -o cat')
-  await told.waitForLine(/./, stepMs)
-  host.start('systemctl poweroff')
-  await host.off(stepMs)
-  const lines = told.stdout.split('\n')
-  const at = [...inOrder, 'the network goes'].map((text) => lines.findIndex((line) => line.includes(text)))
-  const wrong = lines.some((line) => /I\/O error|Failed with result|[Tt]imed out/.test(line))
-  must(
-    !wrong && at.every((line, index) => line > (at[index - 1] ?? -1)),
-    `${host.name} ended like this:\n${tail(told.stdout, 80)}`,
-  )
 }
 
 /** Sessions of the lender that ended in good order. */
