@@ -123,6 +123,22 @@ export const mutations = [
     tests: [unit('device/device-release')],
   },
   {
+    name: 'swapoff-is-not-tried-again',
+    file: source('device/device-release'),
+    find: 'Promise.race([holder.stirred(), delay(obstacle.again)])',
+    replace: 'holder.stirred()',
+    why: 'Swap that found no memory when it was turned off stays on for ever, however much is free by then.',
+    tests: [unit('device/device-release')],
+  },
+  {
+    name: 'swapoff-is-tried-all-the-time',
+    file: source('device/device-release'),
+    find: 'again: SWAPOFF_AGAIN_MS,',
+    replace: 'again: 0,',
+    why: 'A swapoff that fails for lack of memory follows the other, and each brings pages back that are swapped out again.',
+    tests: [unit('device/device-release')],
+  },
+  {
     name: 'device-of-another-program-is-detached',
     file: source('detach/detach-plan'),
     find: 'if (!facts.ours)',

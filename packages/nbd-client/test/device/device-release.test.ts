@@ -5,6 +5,20 @@ import { expect, it, onTestFinished, vi } from 'vitest'
 import { type Holder, release } from '../../src/device/device-release.js'
 import { temporaryFolder } from '../helpers/temporary-folder.js'
 
+/** From a swapoff that failed to the next one. */
+const AGAIN_MS = 30_000
+/** Of such waits, which here end when the test says so. */
+const waits = vi.hoisted((): (() => void)[] => [])
+
+vi.mock('node:timers/promises', async (original) => {
+  const timers = await original<typeof import('node:timers/promises')>()
+  const setTimeout = async (milliseconds: number) => {
+    if (milliseconds !== AGAIN_MS) return await timers.setTimeout(milliseconds)
+    await new Promise<void>((resolve) => waits.push(resolve))
+  }
+  return { ...timers, setTimeout }
+})
+
 // No kernel has so many: what is looked at is this machine's own processes.
 const device = { front: 'nbd', index: 9731, identifier: 'rdmakit-0123456789abcdef' } as const
 
@@ -65,7 +79,8 @@ it('a device that somebody has open is pulled when that is wanted, or nothing ca
   expect(await release(device, holder({ isLost: () => true }))).toBe('pull')
 }, 60_000)
 
-it('swap whose pages found no memory is turned off later, by itself', async () => {
+/** A device that is swap, and a swapoff in the PATH that finds no memory but for the third time. */
+function swapWithoutMemory() {
   const folder = temporaryFolder()
   const folders = { sys: join(folder, 'sys'), proc: join(folder, 'proc') }
   mkdirSync(folders.proc)
@@ -79,6 +94,24 @@ it('swap whose pages found no memory is turned off later, by itself', async () =
   writeFileSync(join(folder, 'swapoff'), script, { mode: 0o700 })
   vi.stubEnv('PATH', `${folder}:${process.env.PATH}`)
   onTestFinished(() => void vi.unstubAllEnvs())
+  return { folders, asked: () => readFileSync(join(folder, 'asked'), 'utf8') }
+}
+
+it('swap whose pages found no memory is turned off when something has happened', async () => {
+  const { folders, asked } = swapWithoutMemory()
   expect(await release(device, holder({ stirred: async () => {} }), folders)).toBe('free')
-  expect(readFileSync(join(folder, 'asked'), 'utf8')).toBe('/dev/nbd9731\n'.repeat(3))
+  expect(asked()).toBe('/dev/nbd9731\n'.repeat(3))
 })
+
+it('swap whose pages found no memory is turned off later, by itself, and not asked for all the time', async () => {
+  const { folders, asked } = swapWithoutMemory()
+  const before = waits.length
+  const released = release(device, holder(), folders)
+  for (const times of [1, 2]) {
+    await expect.poll(() => waits.length - before, { timeout: 20_000 }).toBe(times)
+    expect(asked()).toBe('/dev/nbd9731\n'.repeat(times))
+    waits.at(-1)?.()
+  }
+  expect(await released).toBe('free')
+  expect(asked()).toBe('/dev/nbd9731\n'.repeat(3))
+}, 60_000)
