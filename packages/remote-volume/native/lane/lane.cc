@@ -280,6 +280,8 @@ void Lane::take_commands() {
   while (commands_.pop(command)) {
     if (command.type == Command::Type::connect) {
       rdma_.connect(command.server, QpRef(command.qp), MrRef(command.mr));
+      // Its completions would be heard of by nobody: not until the operation timeout.
+      if (device_lost_) rdma_.fail_all("its device is gone");
       command.qp->release(command.qp);
       command.mr->release(command.mr);
     } else if (command.type == Command::Type::disconnect) {

@@ -6,6 +6,8 @@ namespace engine_device_lost_stress {
 
 using namespace fixture;
 
+constexpr uint32_t kNext = 3;  // an index that no server had
+
 Shape sleepy() {
   Shape shape = one_slab(1);
   shape.options.wait_mode = WaitMode::event;
@@ -19,12 +21,32 @@ void told(OneSlab& with, const char* call) {
   CHECK(std::strstr(event.reason.data(), call) != nullptr, "%s", event.reason.data());
 }
 
+// A server that is connected afterwards fails at once, without an operation, and the slab has it for nothing.
+void next_one_fails(OneSlab& with) {
+  CHECK(!with.slabs.failed(kNext));
+  std::string why;
+  const QpRef qp = with.volume.queue_pair(0, *with.volume.servers[0]);
+  CHECK(with.volume.engine->connect_server(0, kNext, qp, MrRef(), why) == 0, "%s", why.c_str());
+  with.volume.synchronize();  // until the lane knows it
+  CHECK(with.slabs.failed(kNext));
+  const Event event = with.volume.wait_until(
+      [](const Event& told) { return told.type == Event::Type::server_failed && told.server == kNext; });
+  CHECK(std::strcmp(event.reason.data(), "its device is gone") == 0, "%s", event.reason.data());
+  Replica back = with.volume.replica(0, 0);
+  back.server = kNext;
+  CHECK(with.slabs.move_replica(0, 0, back) == 0);
+  const uint64_t posted = with.posted();
+  CHECK(with.write(0x44) == EIO);
+  CHECK(with.posted() == posted);
+}
+
 void cannot_be_armed() {
   OneSlab with(sleepy());
   with.volume.queue(0).arm_error = ENODEV;
   with.hang(0);
   CHECK(with.write(0x22) == EIO);
   told(with, "ibv_req_notify_cq");
+  next_one_fails(with);
 }
 
 void cannot_be_read() {
@@ -44,6 +66,8 @@ void cannot_be_read() {
   told(with, "ibv_get_cq_event");
   // It stays readable, and is not polled.
   CHECK(with.write(0x33) == EIO);
+  CHECK(channel.looks == before + 1);
+  next_one_fails(with);
   CHECK(channel.looks == before + 1);
 }
 
