@@ -23,4 +23,28 @@ export const mutations = [
     why: 'The device of a lane is gone, and its requests wait for ever.',
     tests: ['native asan engine_device_lost'],
   },
+  {
+    name: 'lost-device-is-forgotten',
+    file: 'packages/remote-volume/native/lane/lane.cc',
+    find: '  device_lost_ = true;\n',
+    replace: '',
+    why: 'Requests for a server that is connected after the device was lost wait for what nothing tells of.',
+    tests: ['native asan engine_device_lost'],
+  },
+  {
+    name: 'server-of-a-lost-device-is-used',
+    file: 'packages/remote-volume/native/lane/lane.cc',
+    find: '      if (device_lost_) rdma_.fail_all("its device is gone");\n',
+    replace: '',
+    why: 'A server that is connected after the device was lost is hung, not failed: its requests wait for the time-out.',
+    tests: ['native asan engine_device_lost'],
+  },
+  {
+    name: 'closed-with-a-claimed-page',
+    file: 'packages/remote-volume/native/engine/volume_engine.cc',
+    find: '  if (rests) volume_.check_rest();\n',
+    replace: '',
+    why: 'A claim that is never ended shows only where another request waits for its page for ever.',
+    tests: ['native asan engine_invariant'],
+  },
 ]

@@ -1,6 +1,8 @@
 // Invariants of the block engine: a process that violates one ends, with file, line and state.
 #include "../death.h"
+#include "base/clock.h"
 #include "fixture/bare_queue.h"
+#include "fixture/one_slab.h"
 
 namespace engine_invariant_stress {
 
@@ -61,10 +63,102 @@ void parts() {
   dies([&] { SlabRecord().publish(twice); }, "replica 1 of 2, at server 0");
 }
 
+// The backup's thread ends when nothing is left of what the lanes gave it.
+struct BareBackup {
+  BareBackup() {
+    BackupOptions options;
+    options.path = path;
+    options.buffers = kMinBackupBuffers;
+    backup.emplace(options);
+    port = backup->open_port();
+    CHECK(port != nullptr);
+    memory.resize(2 * kPage);
+    operation.index = 0;
+    operation.memory = memory.data();
+    operation.length = 2 * kPage;
+  }
+  ~BareBackup() { unlink(path.c_str()); }
+  void open() {
+    std::vector<std::string> warnings;
+    std::string why;
+    CHECK(backup->open(
+              kMinSlab, [] {}, warnings, why) == 0,
+          "%s", why.c_str());
+  }
+  // Its thread is over, and that of a lane too.
+  void stop() { CHECK(backup->stop(now_ns() + kCloseTime)); }
+  // A lane that had not ended queues two pages.
+  void put() {
+    open();
+    stop();
+    port->begin(operation);
+    port->offer(operation);
+  }
+
+  const std::string path = fresh_path("/dev/shm/invariant");
+  std::optional<Backup> backup;
+  BackupPort* port = nullptr;
+  std::vector<uint8_t> memory;
+  Operation operation;
+};
+
+void backup() {
+  {
+    BareBackup with;
+    with.open();
+    with.stop();
+    with.port->check_rest();
+  }
+  BareBackup with;
+  BackupItem page{};
+  BackupRead read{};
+  dies(
+      [&] {
+        // One was taken and not finished.
+        with.port->read(with.operation);
+        with.port->pop(read);
+        with.open();
+        with.stop();
+      },
+      "0 pages and 0 READs wait, 0 pages are not finished, 1 operations outstanding");
+  dies(
+      [&] {
+        with.put();
+        with.port->check_rest();
+      },
+      "2 pages and 0 READs wait, 2 pages are not finished, 0 operations outstanding");
+  dies(
+      [&] {
+        with.put();
+        while (with.port->pop(page)) with.port->finish(page, true);
+        with.port->finish(page, true);
+      },
+      "2 pages were queued and 2 finished");
+  dies(
+      [&] {
+        // The outcome of a READ that nobody asked for.
+        with.port->finish(read, true);
+        with.port->check_rest();
+      },
+      "128 buffers of 128 are free, 1 on their way");
+}
+
+// An engine is closed when no page is claimed.
+void pages() {
+  dies(
+      [] {
+        OneSlab with;
+        CHECK(with.slabs.pages().claim(5, 1, PageState::unset) == 1);
+      },
+      "1 pages are claimed, and 0 were at the start");
+}
+
 STRESS(engine_invariant) {
   timed("requests", requests);
   timed("at rest", at_rest);
   timed("parts", parts);
+  timed("backup", backup);
+  timed("pages", pages);
   return 0;
 }
 

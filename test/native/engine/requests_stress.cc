@@ -274,7 +274,11 @@ void page_map_file() {
     CHECK(client.write(4096, page.data(), 4096) == kOk);
     PageMap second;
     CHECK(second.open(shape.size / kPage, file, false, none) == EBUSY);
-    CHECK(volume.engine->volume().pages().claim(5, 1, PageState::unset) == 1);  // as if killed in a write
+  }
+  {
+    PageMap killed;  // in a WRITE
+    CHECK(killed.open(shape.size / kPage, file, false, none) == 0);
+    CHECK(killed.claim(5, 1, PageState::unset) == 1);
   }
   PageMap successor;
   std::vector<uint64_t> left;

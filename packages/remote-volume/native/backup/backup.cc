@@ -157,11 +157,16 @@ void Backup::run() {
     static_cast<void>(admit_to_reserve());
   }
   for (;;) {
+    // First: what the lanes queued before they ended is in the rings then.
+    const uint64_t stop_at = stop_at_.load();
     serve_stamp();
     bool moved = serve_reads();
     moved |= serve_writes();
-    const uint64_t stop_at = stop_at_.load();
-    if (stop_at != 0 && (!moved || now_ns() >= stop_at)) break;
+    if (stop_at != 0 && !moved) {
+      check_rest();
+      break;
+    }
+    if (stop_at != 0 && now_ns() >= stop_at) break;
     if (!moved) sleep();
   }
   const std::lock_guard lock(lifecycle_);
@@ -186,6 +191,10 @@ bool Backup::nothing_to_do() const {
     if (!ports_[i]->empty()) return false;
   }
   return stop_at_.load() == 0;
+}
+
+void Backup::check_rest() const {
+  for (uint32_t i = 0; i < ports(); i++) ports_[i]->check_rest();
 }
 
 void Backup::sleep() {

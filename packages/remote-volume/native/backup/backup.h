@@ -106,6 +106,7 @@ class Backup {
   int patch(const Taken& taken);
   int read(const BackupRead& read);
   bool nothing_to_do() const;
+  void check_rest() const;
   void sleep();
   template <typename Call>
   int timed(Call call);

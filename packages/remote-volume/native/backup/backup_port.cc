@@ -30,7 +30,7 @@ bool in_queue(BackupState state) {
 }  // namespace
 
 BackupPort::BackupPort(Backup& backup, uint8_t* memory, uint32_t buffers)
-    : backup_(backup), memory_(memory), tickets_(kOperations) {
+    : backup_(backup), memory_(memory), buffers_(buffers), tickets_(kOperations) {
   free_.reserve(buffers);
   for (uint32_t i = buffers; i > 0; i--) free_.push_back(static_cast<uint16_t>(i - 1));
   waiting_.reserve(kOperations);
@@ -85,13 +85,13 @@ void BackupPort::put(const Operation& operation) {
       free_.pop_back();
       std::memcpy(buffer(index) + piece.begin, operation.memory + (offset - operation.offset), piece.length);
       map.queue(piece.page);
+      put_.add();
       const bool queued =
           items_.push({piece.page, ticket.serial, operation.index, index, static_cast<uint16_t>(piece.begin),
                        static_cast<uint16_t>(piece.length)});
       RDMAKIT_INVARIANT(queued, "page %llu has a buffer and no place",
                         static_cast<unsigned long long>(piece.page));
       ticket.left++;
-      put_.add();
       pushed_ = true;
     } else {
       map.mark(piece.page);
@@ -213,6 +213,10 @@ void BackupPort::arm() {
 // ---- by the backup's thread ----
 
 void BackupPort::finish(const BackupItem& item, bool succeeded) {
+  RDMAKIT_INVARIANT(finished_.get() < put_.get() && item.buffer < buffers_,
+                    "buffer %u of %u: %llu pages were queued and %llu finished", item.buffer, buffers_,
+                    static_cast<unsigned long long>(put_.get()),
+                    static_cast<unsigned long long>(finished_.get()));
   finished_.add();
   const bool told = done_.push({item.ticket, item.operation, item.buffer, succeeded});
   RDMAKIT_INVARIANT(told, "operation %u, buffer %u", item.operation, item.buffer);
@@ -228,5 +232,13 @@ void BackupPort::wake_lane() {
 }
 
 // ---- hot path ends ----
+
+void BackupPort::check_rest() const {
+  RDMAKIT_INVARIANT(empty() && queued() == 0 && outstanding_ == 0,
+                    "%zu pages and %zu READs wait, %llu pages are not finished, %u operations outstanding",
+                    items_.size(), reads_.size(), static_cast<unsigned long long>(queued()), outstanding_);
+  RDMAKIT_INVARIANT(free_.size() + done_.size() == buffers_, "%zu buffers of %u are free, %zu on their way",
+                    free_.size(), buffers_, done_.size());
+}
 
 }  // namespace rdmakit::volume

@@ -112,6 +112,8 @@ class BackupPort {
   void finish(const BackupItem& item, bool succeeded);
   void finish(const BackupRead& read, bool succeeded);
   void wake_lane();
+  // At rest, when the lane has ended and nothing is in the rings: all is over, and no buffer is missing.
+  void check_rest() const;
 
   // Any thread.
   uint64_t queued() const {
@@ -147,6 +149,7 @@ class BackupPort {
 
   Backup& backup_;
   uint8_t* const memory_;
+  const uint32_t buffers_;
   std::function<void()> wake_;
   std::vector<uint16_t> free_;     // buffers; reserved up front
   std::vector<Ticket> tickets_;    // by operation
@@ -155,7 +158,7 @@ class BackupPort {
   bool crowded_ = false;
   bool pushed_ = false;
   BackupPortStatistics statistics_;
-  Counter put_;       // pages, by the lane
+  Counter put_;       // pages, by the lane, before they are in the ring
   Counter finished_;  // of them, by the backup's thread
 
   std::atomic<bool> wants_wake_{false};

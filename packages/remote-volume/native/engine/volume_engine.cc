@@ -188,6 +188,9 @@ int VolumeEngine::close(uint64_t timeout_ns) {
   if (backup_ != nullptr && !stuck_) stuck_ |= !backup_->stop(deadline + kJoinSlack);
   stop_events();  // the last ones go out here
   if (stuck_) return ETIMEDOUT;
+  bool rests = refill_lane_ == nullptr || refill_lane_->ended_at_rest();
+  for (uint32_t i = 0; i < lanes; i++) rests &= lanes_[i]->ended_at_rest();
+  if (rests) volume_.check_rest();
   for (uint32_t i = 0; i < lanes; i++) lanes_[i]->drop_resources();
   if (refill_lane_ != nullptr) refill_lane_->drop_resources();
   volume_.unlock_files();

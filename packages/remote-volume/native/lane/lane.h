@@ -93,6 +93,8 @@ class Lane : protected OperationListener {
   void stop(uint64_t deadline);
   // False: the thread did not end by `deadline`; the lane must not be destroyed.
   bool join(uint64_t deadline);
+  // After join(): it had nothing left to do, and was not ended by its deadline.
+  bool ended_at_rest() const { return ended_at_rest_; }
   // After join(): releases the verbs objects; the statistics stay.
   void drop_resources();
   // After join(), under the lock of who calls wake(), which does nothing from then on.
@@ -159,6 +161,7 @@ class Lane : protected OperationListener {
   UniqueFd wake_;
   LaneClock clock_;
   uint64_t now_ = 0;
+  bool ended_at_rest_ = false;
   bool device_lost_ = false;  // its channel tells nothing any more
 
   std::atomic<State> state_{State::idle};

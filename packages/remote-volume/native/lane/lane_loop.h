@@ -183,7 +183,10 @@ bool WorkingLane<Work>::may_exit(uint64_t now) {
   const uint64_t deadline = stop_at_.load(std::memory_order_relaxed);
   if (!announced_stop_) return false;
   const bool rests = work_.may_end(now >= farewell_, now >= deadline);
-  if (rests && rdma_.outstanding() == 0 && rdma_.outstanding_backup() == 0) return true;
+  if (rests && rdma_.outstanding() == 0 && rdma_.outstanding_backup() == 0) {
+    ended_at_rest_ = true;
+    return true;
+  }
   if (now < deadline) return false;
   if (!abandoned_) {
     abandoned_ = true;

@@ -189,6 +189,18 @@ uint64_t PageMap::count(uint64_t first, uint64_t count, PageState state) const {
   return total;
 }
 
+void PageMap::check_rest(uint64_t waiting) const {
+  if (words_ == nullptr) return;
+  uint64_t claimed = 0;
+  for (uint64_t word = 0; word < (pages_ + kPerWord - 1) / kPerWord; word++) {
+    const uint64_t here = in_state(word, PageState::claimed);
+    if (here != 0) [[unlikely]]
+      claimed += static_cast<uint64_t>(std::popcount(here));
+  }
+  RDMAKIT_INVARIANT(claimed <= waiting, "%llu pages are claimed, and %llu were at the start",
+                    static_cast<unsigned long long>(claimed), static_cast<unsigned long long>(waiting));
+}
+
 bool PageMap::all_unset(uint64_t first, uint64_t count) const {
   while (count > 0) {
     const uint64_t position = first % kPerWord;

@@ -102,6 +102,9 @@ class PageMap {
   uint64_t lose(uint64_t first, uint64_t count);
   uint64_t count(uint64_t first, uint64_t count, PageState state) const;
   uint64_t count(PageState state) const { return count(0, pages_, state); }
+  // When no lane has anything to do, also for a map that could not be opened: at most `waiting` pages are
+  // claimed. 100 GiB take 1 ms, 1 TiB 4 to 16 ms.
+  void check_rest(uint64_t waiting) const;
   // Also those that a lane claims just before it looks at what the caller has changed (see Volume::vacate).
   bool all_unset(uint64_t first, uint64_t count) const;
   void unlock() { memory_.unlock(); }

@@ -249,6 +249,8 @@ class Volume {
     if (resyncs_) pages_.begin_resync(page);
     return page;
   }
+  // When all lanes have ended at rest: no page is claimed, but for those whose replicas were not made alike.
+  void check_rest() const { pages_.check_rest(resyncs_ ? left_claimed_.size() : 0); }
   // This process has stopped using the volume: another process may have its files.
   void unlock_files() {
     slabs_.unlock();

@@ -27,6 +27,10 @@ class SpscRing {
     head_.store(head + 1, std::memory_order_release);
     return true;
   }
+  // At rest: neither thread pushes or pops.
+  size_t size() const {
+    return tail_.load(std::memory_order_acquire) - head_.load(std::memory_order_acquire);
+  }
   bool empty() const {
     return head_.load(std::memory_order_relaxed) == tail_.load(std::memory_order_acquire);
   }

@@ -207,6 +207,35 @@ void asked_before_it_sleeps() {
   }
 }
 
+// What a lane queued before it ended is in the file, also when that comes just after the thread has looked.
+// Other ports prolong the time from its look at one to its look at the end.
+void ends_after_its_last_look() {
+  std::vector<uint8_t> bytes(4096, 0x11);
+  Operation write;
+  write.index = 0;
+  write.length = 4096;
+  write.memory = bytes.data();
+  std::mt19937_64 random(1);
+  const int times = effort(2'000);
+  for (int i = 0; i < times; i++) {
+    BareBackup with("end");
+    BackupPort* const port = with.backup.open_port();
+    for (int more = 0; more < 8; more++) CHECK(with.backup.open_port() != nullptr);
+    for (const uint64_t page : {0, 1}) {
+      write.offset = page * 4096;
+      port->begin(write);
+      port->offer(write);
+      if (page == 1) break;
+      port->flush();
+      for (const auto deadline = Clock::now() + kHang; port->queued() > 0;)
+        CHECK(Clock::now() < deadline, "round %d", i);
+      for (volatile uint64_t left = random() % 256; left > 0;) left = left - 1;
+    }
+    CHECK(with.backup.stop(memory_device::now() + kCloseTime));
+    CHECK(with.backup.map().get(1) == BackupState::held, "round %d", i);
+  }
+}
+
 }  // namespace
 
 int main() {
@@ -216,6 +245,7 @@ int main() {
   timed("another file", another_file);
   timed("passed over a claim", passed_over_a_claim);
   timed("asked before it sleeps", asked_before_it_sleeps);
+  timed("ends after its last look", ends_after_its_last_look);
   std::printf("ok\n");
   return 0;
 }
