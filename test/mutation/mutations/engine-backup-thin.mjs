@@ -263,7 +263,7 @@ export const mutations = [
   {
     name: 'backup-ends-without-counting',
     file: 'packages/remote-volume/native/backup/backup.cc',
-    find: '      check_rest();\n',
+    find: '      if (lanes_rest_) check_rest();\n',
     replace: '',
     why: 'A page or a READ that the thread of the backup has dropped is missed by nobody.',
     tests: ['native asan engine_invariant'],

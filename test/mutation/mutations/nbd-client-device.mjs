@@ -67,6 +67,14 @@ export const mutations = [
     tests: [unit('upgrade/succession')],
   },
   {
+    name: 'refused-start-forgets-the-backup',
+    file: source('attach/succession'),
+    find: 'const keeper = new VolumeKeeper(folder, kept, kept)',
+    replace: 'const keeper = new VolumeKeeper(folder, kept, kept)\n      folder.forgetUnused(options)',
+    why: 'One forgotten --backup, in a start that is refused, costs a volume the pages that only its backup has.',
+    tests: [unit('upgrade/older-state')],
+  },
+  {
     name: 'device-before-has-the-number',
     file: source('report/control'),
     find: '(status.identifier === undefined || status.identifier === identifier),',

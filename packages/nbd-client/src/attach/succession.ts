@@ -13,6 +13,8 @@ export interface Succession {
   readonly device: KeptDevice
   /** the volume that the folder keeps; {@link Volume.start} is the caller's */
   takeUp(signal?: AbortSignal, handedOver?: boolean): Promise<Volume>
+  /** The volume is about to be written to. */
+  begin(): void
 }
 
 export function successionOf(options: AttachOptions, folder: StateFolder, device: KeptDevice): Succession {
@@ -22,7 +24,6 @@ export function successionOf(options: AttachOptions, folder: StateFolder, device
     async takeUp(signal = new AbortController().signal, handedOver = false): Promise<Volume> {
       const kept = folder.read()
       if (kept === undefined) throw new Error(`${folder.path} no longer holds a volume`)
-      if (!options.checksums) folder.forgetChecksums()
       const keeper = new VolumeKeeper(folder, kept, kept)
       const linger = (options.linger ?? 0) * 1000
       const { engine, ...keeping } = keeper.options(linger, options.backup, options.compress)
@@ -44,6 +45,7 @@ export function successionOf(options: AttachOptions, folder: StateFolder, device
       prepareVolume(volume, options)
       return volume
     },
+    begin: () => folder.forgetUnused(options),
   }
 }
 

@@ -20,9 +20,11 @@ export async function takeOverDevice(
   const link = newLink(volume, device, options, true)
   try {
     if (from === undefined) {
+      succession.begin()
       await link.reconnect(signal)
     } else {
       await from.predecessor.taken(options.signal)
+      succession.begin()
       await link.adopt(from.inheritance.sockets, options.signal)
       from.predecessor.serving()
     }

@@ -96,7 +96,11 @@ export class DeviceHandOver {
         ANSWER_SLACK_MS +
         (options.backup === undefined ? 0 : BACKUP_SLACK_MS),
       ...(device.front === 'ublk' ? { serveTimeout: UBLK_SERVE_MS } : {}),
-      retake: () => succession.takeUp(),
+      retake: async () => {
+        const volume = await succession.takeUp()
+        succession.begin()
+        return volume
+      },
     })
       .catch((failure: Error) => {
         this.#holder.leave(failure)

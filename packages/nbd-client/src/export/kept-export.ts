@@ -19,7 +19,6 @@ export async function serveKept(options: Serving, folder: StateFolder): Promise<
   }
   const boot = currentBoot()
   if (kept?.served === true) checkBoot(folder, kept.boot, boot)
-  if (!options.checksums) folder.forgetChecksums()
   let volume: Volume
   if (kept?.served === true) {
     volume = await takeUp(options, folder, kept, boot.id)

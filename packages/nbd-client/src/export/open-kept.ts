@@ -55,6 +55,7 @@ export async function takeUp(
   const { volume, adopted } = taken
   sayAdopted(adopted, kept.slabSize)
   try {
+    folder.forgetUnused(options)
     if (resync) await resyncReplicas(volume.engine, (work) => withPageSocket(volume.engine, 0, work))
     // The folder is of an older version. Only after everything else has succeeded, because that version cannot read
     // it any more.

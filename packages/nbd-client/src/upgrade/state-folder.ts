@@ -179,14 +179,13 @@ export class StateFolder {
     }
   }
 
-  /** The next process finds no checksums: this one keeps none, and those that there are would be of old pages. */
-  forgetChecksums(): void {
-    rmSync(this.pageChecksums, { force: true })
-  }
-
-  /** The same of the backup: this process writes pages without it, so the next one must not believe the map. */
-  forgetBackup(): void {
-    rmSync(this.backupMap, { force: true })
+  /**
+   * This process writes pages without checksums, or a backup, so the next one must not believe those that there are. To be
+   * called when it has the volume, and before anybody writes: a start that fails must leave them to the next.
+   */
+  forgetUnused(options: { readonly checksums: boolean; readonly backup: unknown }): void {
+    if (!options.checksums) rmSync(this.pageChecksums, { force: true })
+    if (options.backup === undefined) rmSync(this.backupMap, { force: true })
   }
 
   /** Unlocks it. */

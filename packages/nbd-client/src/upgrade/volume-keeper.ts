@@ -37,7 +37,6 @@ export class VolumeKeeper {
     backup?: BackupOptions,
     compress: Compress = 'none',
   ): Pick<VolumeOptions, 'linger' | 'raise' | 'keep' | 'away' | 'backup'> & { engine: KeptFiles } {
-    if (backup === undefined) this.#folder.forgetBackup()
     if (this.#kept.compressed === true) this.#checkLengths()
     // A new volume is written when its servers have joined, another one by compresses().
     else if (compress !== 'none' && this.#kept.servers.length === 0)

@@ -48,6 +48,7 @@ async function takeUp(kept, handedOver = false) {
   const raise = old ? undefined : () => keeper.raise(handedOver)
   const taken = await Volume.takeOver({ servers, size, lanes, replicas, ...options(keeper), raise }, kept)
   if (compress !== undefined && compress !== 'none') keeper.compresses()
+  folder.forgetUnused({ checksums: true, backup })
   return taken
 }
 

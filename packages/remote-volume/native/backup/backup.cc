@@ -80,8 +80,9 @@ void Backup::stamp(uint64_t random) {
   wake();
 }
 
-bool Backup::stop(uint64_t deadline) {
+bool Backup::stop(uint64_t deadline, bool lanes_rest) {
   if (!thread_.joinable()) return true;
+  lanes_rest_ = lanes_rest;
   stop_at_.store(std::max<uint64_t>(deadline, 1));
   asleep_.store(false);
   ring();
@@ -163,7 +164,7 @@ void Backup::run() {
     bool moved = serve_reads();
     moved |= serve_writes();
     if (stop_at != 0 && !moved) {
-      check_rest();
+      if (lanes_rest_) check_rest();
       break;
     }
     if (stop_at != 0 && now_ns() >= stop_at) break;

@@ -57,7 +57,7 @@ class Backup {
   BackupPort* open_port();
   // After the lanes have ended: writes queued pages to the file, until `deadline`. False: its thread did not
   // end, and the object must not be destroyed.
-  bool stop(uint64_t deadline);
+  bool stop(uint64_t deadline, bool lanes_rest = true);
   // After stop(): another process may have the file and the map.
   void unlock_files() {
     file_.close();
@@ -128,6 +128,7 @@ class Backup {
   std::atomic<uint64_t> stamps_{0};
   std::atomic<uint64_t> busy_since_{0};  // ns; 0: in no system call of the file
   std::atomic<bool> failed_{false};
+  bool lanes_rest_ = true;  // written before stop_at_
   std::atomic<bool> told_why_{false};
   std::array<char, 120> reason_{};
 

@@ -185,11 +185,12 @@ int VolumeEngine::close(uint64_t timeout_ns) {
   if (refill_lane_ != nullptr) refill_lane_->stop(deadline);
   for (uint32_t i = 0; i < lanes; i++) stuck_ |= !lanes_[i]->join(deadline + kJoinSlack);
   if (refill_lane_ != nullptr) stuck_ |= !refill_lane_->join(deadline + kJoinSlack);
-  if (backup_ != nullptr && !stuck_) stuck_ |= !backup_->stop(deadline + kJoinSlack);
+  // A lane that was ended by its deadline may have left anything.
+  bool rests = !stuck_ && (refill_lane_ == nullptr || refill_lane_->ended_at_rest());
+  for (uint32_t i = 0; i < lanes && rests; i++) rests = lanes_[i]->ended_at_rest();
+  if (backup_ != nullptr && !stuck_) stuck_ |= !backup_->stop(deadline + kJoinSlack, rests);
   stop_events();  // the last ones go out here
   if (stuck_) return ETIMEDOUT;
-  bool rests = refill_lane_ == nullptr || refill_lane_->ended_at_rest();
-  for (uint32_t i = 0; i < lanes; i++) rests &= lanes_[i]->ended_at_rest();
   if (rests) volume_.check_rest();
   for (uint32_t i = 0; i < lanes; i++) lanes_[i]->drop_resources();
   if (refill_lane_ != nullptr) refill_lane_->drop_resources();
