@@ -132,8 +132,8 @@ export const mutations = [
   },
   {
     name: 'outdated-backup-believed',
-    file: source('upgrade/volume-keeper'),
-    find: '    if (backup === undefined) this.#folder.forgetBackup()\n',
+    file: source('upgrade/state-folder'),
+    find: 'if (options.backup === undefined) rmSync(this.backupMap, { force: true })',
     replace: '',
     why: 'A backup is believed although a process without it has written since.',
     tests: [unit('volume/restart')],
