@@ -67,6 +67,14 @@ export const mutations = [
     tests: [unit('upgrade/succession')],
   },
   {
+    name: 'late-answer-is-no-device',
+    file: source('commands/upgrade-command'),
+    find: 'if (performance.now() > deadline)',
+    replace: 'if (deadline > 0)',
+    why: 'systemctl reload fails on a machine that is short of memory, with a word that is wrong.',
+    tests: [unit('upgrade/upgrade-command')],
+  },
+  {
     name: 'refused-start-forgets-the-backup',
     file: source('attach/succession'),
     find: 'const keeper = new VolumeKeeper(folder, kept, kept)',

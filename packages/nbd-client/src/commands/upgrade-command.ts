@@ -1,7 +1,14 @@
+import { setTimeout as delay } from 'node:timers/promises'
+import type { SilentProgram } from '@rdmakit/operator-kit'
 import { UsageError } from '@rdmakit/verbs'
 import { identifierOf } from '../kernel/device-identity.js'
 import { devicePath, parseDevice } from '../kernel/device-name.js'
 import { ownerAmong, type RunningClient, runningClients, type Upgraded } from '../report/control.js'
+
+/** For a process that does not answer: each look waits for it as long as every command does. */
+const PATIENCE_MS = 30_000
+/** From one look to the next. */
+const LOOK_MS = 50
 
 /**
  * Lets another process, of a newer version say, go on with an attached device.
@@ -17,29 +24,48 @@ export async function upgrade(
   return { device: client.status.target, ...(await client.upgrade(command)) }
 }
 
-async function clientOf({ device, pid }: { device?: string; pid?: number }): Promise<RunningClient> {
+async function clientOf(which: { device?: string; pid?: number }): Promise<RunningClient> {
+  const deadline = performance.now() + PATIENCE_MS
+  for (;;) {
+    const silent: SilentProgram[] = []
+    const running = await runningClients((program) => silent.push(program))
+    const client = chosenOf(
+      running.filter(({ status }) => status.mode === 'attach'),
+      which,
+    )
+    if (client !== undefined) return client
+    // A machine that is short of memory may keep a process from answering for a while.
+    const maybe = silent.find(({ pid }) => which.pid === undefined || which.pid === pid)
+    if (maybe === undefined) throw new Error(noneOf(which))
+    if (performance.now() > deadline)
+      throw new Error(
+        `${noneOf(which)}; process ${maybe.pid} may have it, and does not answer: ${maybe.reason}. Its device goes on as before; try again`,
+      )
+    await delay(LOOK_MS)
+  }
+}
+
+/** @returns undefined: it is not among them */
+function chosenOf(
+  attached: readonly RunningClient[],
+  { device, pid }: { device?: string; pid?: number },
+): RunningClient | undefined {
   if (device !== undefined && pid !== undefined) throw new UsageError('give a device or --pid, not both')
-  const attached = (await runningClients()).filter(({ status }) => status.mode === 'attach')
+  if (pid !== undefined) return attached.find((one) => one.pid === pid)
   if (device !== undefined) {
     const name = parseDevice(device)
-    const path = devicePath(name)
     // One that had a device of this number before has nothing to hand over.
-    const client = ownerAmong(attached, path, identifierOf(name) ?? '')
-    if (client !== undefined) return client
-    throw new Error(
-      `no running nbd-client serves ${path}; if its process died, repeat the command that attached it`,
-    )
+    return ownerAmong(attached, devicePath(name), identifierOf(name) ?? '')
   }
-  if (pid !== undefined) {
-    const client = attached.find((one) => one.pid === pid)
-    if (client !== undefined) return client
-    throw new Error(`process ${pid} has no device`)
-  }
-  const [client, ...others] = attached
-  if (client === undefined) throw new Error('no device is attached')
-  if (others.length > 0)
+  if (attached.length > 1)
     throw new UsageError(
       `several devices are attached, name one: ${attached.map(({ status }) => status.target).join(', ')}`,
     )
-  return client
+  return attached[0]
+}
+
+function noneOf({ device, pid }: { device?: string; pid?: number }): string {
+  if (pid !== undefined) return `process ${pid} has no device`
+  if (device === undefined) return 'no device is attached'
+  return `no running nbd-client serves ${devicePath(parseDevice(device))}; if its process died, repeat the command that attached it`
 }
