@@ -164,8 +164,15 @@ function checkSlabs(session: SwapServerSession, slabs: readonly RemoteSlab[]): v
   }
 }
 
-async function play(input: Input, session: SwapServerSession, server: HostileServer): Promise<void> {
+/** @param handles the session answers at once; one that was resumed waits for its handler, or its end */
+async function play(
+  input: Input,
+  session: SwapServerSession,
+  server: HostileServer,
+  handles: boolean,
+): Promise<Promise<void>[]> {
   const limits: SessionLimits[] = []
+  const asked: Promise<void>[] = []
   let slabs: RemoteSlab[] = []
   for (let step = 0; step < MAX_STEPS && !input.empty; step++) {
     switch (input.byte() & 7) {
@@ -188,7 +195,8 @@ async function play(input: Input, session: SwapServerSession, server: HostileSer
         clock.pass(1000)
         break
       case 4:
-        await server.ask(input.message())
+        asked.push(server.ask(input.message()))
+        if (handles) await asked.at(-1)
         break
       case 5:
         session.meter(
@@ -205,12 +213,14 @@ async function play(input: Input, session: SwapServerSession, server: HostileSer
       }
       default:
         session.onServerRequest({ activity: (ids) => ids.map(() => 1), reclaim: (ids) => ids })
+        handles = true
     }
     await settle()
     checkSession(session)
     checkSlabs(session, slabs)
   }
   for (const each of limits) checkLimits(each)
+  return asked
 }
 
 export async function fuzz(bytes: Buffer): Promise<void> {
@@ -232,9 +242,10 @@ export async function fuzz(bytes: Buffer): Promise<void> {
   }
   checkSession(session)
   check(taken === undefined || session.epoch === taken.epoch, 'what is resumed is the session that was named')
-  await play(input, session, server)
+  const asked = await play(input, session, server, taken === undefined)
   if ((how & 8) !== 0) server.lose(new Error('the peer is gone'))
   await session.close()
+  await Promise.all(asked)
   check(SENTENCE.test(await session.lost), 'a loss has a reason')
   await settle()
   check(!server.open && clock.timers === 0, 'nothing is left of a session')

@@ -151,8 +151,7 @@ export class SwapServerSession {
     identity: SessionIdentity | undefined,
     options: SessionOptions,
   ): Promise<SwapServerSession> {
-    const connection = await connectControl(uri, identity, options)
-    return SwapServerSession.over(uri, connection, identity, options)
+    return SwapServerSession.over(uri, await connectControl(uri, identity, options), identity, options)
   }
 
   /** @internal a session over a connection to a server at `uri`; the connection ends with it, or without it */
@@ -168,8 +167,7 @@ export class SwapServerSession {
         throw new SwapServerError('ENOENT', 'the server was restarted and its memory is empty')
       const welcome = welcomeOf(hello)
       const session = new SwapServerSession(uri, connection, welcome, options.takeOver ?? NO_TAKE_OVER)
-      const often = heartbeatInterval(welcome.sessionTimeout)
-      session.#startHeartbeat(options.heartbeatInterval ?? often, options.heartbeatTimeout ?? 3_000)
+      session.#startHeartbeat(options, heartbeatInterval(welcome.sessionTimeout))
       return session
     } catch (failure) {
       void connection.close()
@@ -342,6 +340,7 @@ export class SwapServerSession {
 
   #beginToEnd(): void {
     this.#closed = true
+    this.#ready.resolve()
     this.#heartbeat?.stop()
     this.#connections.cancel()
     // The waits that remain are short, and the owner's.
@@ -371,6 +370,7 @@ export class SwapServerSession {
 
   #lose(reason: string): void {
     this.#isLost = true
+    this.#ready.resolve()
     this.#heartbeat?.stop()
     this.#end(reason)
   }
@@ -380,10 +380,10 @@ export class SwapServerSession {
     this.#lost.resolve(reason)
   }
 
-  #startHeartbeat(interval: number, timeout: number): void {
+  #startHeartbeat(options: SessionOptions, often: number): void {
     this.#heartbeat = new Heartbeat({
-      interval,
-      timeout,
+      interval: options.heartbeatInterval ?? often,
+      timeout: options.heartbeatTimeout ?? 3_000,
       ask: async (patience) => {
         const { heartbeat } = await this.#ask({ heartbeat: this.#use() }, patience)
         if (this.#changing === 0) this.#freeSlabs = countOf(heartbeat?.freeSlabs) ?? this.#freeSlabs
