@@ -42,7 +42,8 @@ export abstract class Resource {
    * {@link close} usually waits for the device. But a queue pair whose packets the network does not accept may keep
    * Soft-RoCE busy for 50 s; then `close` returns after 0.1 s, and this is false until the device is done. Over shm the
    * same happens while a peer is stopped in the middle of a copy, until it has finished or is dead; and with the last of
-   * hundreds that are closed at once, for which `close` waits no longer than for one. As long as this is false, requests that the peer of a queue pair, or of its connection id, has posted may still land here.
+   * hundreds that are closed at once, for which `close` waits no longer than for one. As long as this is false, requests
+   * that the peer of a queue pair, or of its connection id, has posted may still land here.
    */
   get destroyed(): boolean {
     return native.destroyed(this.#handle)
