@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "raw_peer.h"
+#include "hostile/raw_peer.h"
 #include "traffic.h"
 
 namespace shm_waiting_stress {
@@ -157,49 +157,6 @@ void two_queues_on_a_channel(bool arrivals) {
   CHECK(provider().destroy_comp_channel(channel) == 0);
 }
 
-// A peer has the channel's descriptor, may fill or empty its counter, and make its calls block: no thread of
-// this process sleeps in one.
-void a_descriptor_that_blocks() {
-  Listener listener;
-  Pair pair(listener, {}, {.channel = true});
-  End& server = *pair.server;
-  Memory near(pair.client->pd, 8), far(server.pd, 8);
-  const DataPathVerbs& verbs = *provider().data_path_verbs();
-  const int peers = server.channel->fd;
-  // Own completions ring it.
-  CHECK(ibv_req_notify_cq(server.cq, 0) == 0);
-  const uint64_t full = UINT64_MAX - 1;
-  CHECK(write(peers, &full, sizeof full) == sizeof full && fcntl(peers, F_SETFL, 0) == 0);
-  std::atomic<bool> posted{false};
-  std::thread poster([&] {
-    post_receive(*pair.client, 1, near.sge(0, 8));
-    post(server, {.wr_id = 1}, {far.sge(0, 8)});
-    posted = true;
-  });
-  await([&] { return posted.load(); });
-  poster.join();
-  server.expect(1);
-  // Events are taken while its flags change.
-  std::atomic<bool> over{false};
-  std::thread changer([&] {
-    while (!over) {
-      CHECK(fcntl(peers, F_SETFL, 0) == 0);
-      CHECK(fcntl(peers, F_SETFL, O_NONBLOCK) == 0);
-    }
-  });
-  std::atomic<int> looks{0};
-  std::thread taker([&] {
-    ibv_cq* ready = nullptr;
-    void* ready_context = nullptr;
-    for (; looks < effort(100'000); looks++)
-      if (verbs.get_cq_event(server.channel, &ready, &ready_context) == 0) verbs.ack_cq_events(ready, 1);
-  });
-  await([&] { return looks == effort(100'000); });
-  taker.join();
-  over = true;
-  changer.join();
-}
-
 // A queue armed for solicited events sleeps through the others.
 void solicited_events() {
   Listener listener;
@@ -290,7 +247,6 @@ STRESS(shm_waiting) {
   timed("one wake for an event", one_wake_for_an_event);
   timed("two queues on a channel, completions", [] { two_queues_on_a_channel(false); });
   timed("two queues on a channel, arrivals", [] { two_queues_on_a_channel(true); });
-  timed("a descriptor that blocks", a_descriptor_that_blocks);
   timed("solicited events", solicited_events);
   timed("sleep and wake", [] { sleep_and_wake(effort(4000)); });
   timed("two-way stream", two_way_stream);

@@ -1,6 +1,7 @@
 #include "shm/completion/completion_channel.h"
 
 #include <fcntl.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/uio.h>
 
@@ -9,12 +10,43 @@
 #include "shm/completion/completion_queue.h"
 
 namespace rdmakit::shm {
+namespace {
+
+enum Member : uint32_t { kOwn, kPeers };
+
+bool watch(const UniqueFd& poll_set, const UniqueFd& member, uint32_t events, Member which) {
+  epoll_event event{};
+  event.events = events;
+  event.data.u32 = which;
+  return epoll_ctl(poll_set.get(), EPOLL_CTL_ADD, member.get(), &event) == 0;
+}
+
+// Room in a counter that a peer may have filled, so that those who write to it ring it. While it is full, a
+// read finds something to take, unless somebody else has just taken it: it is not to sleep then.
+void empty(int event_fd) {
+  uint64_t count;
+  const iovec into{&count, sizeof count};
+  if (preadv2(event_fd, &into, 1, -1, RWF_NOWAIT) >= 0 || errno == EAGAIN) return;
+  // Before Linux 5.8 this does not do it for an eventfd.
+  if ((fcntl(event_fd, F_GETFL) & O_NONBLOCK) == 0) fcntl(event_fd, F_SETFL, O_NONBLOCK);
+  [[maybe_unused]] const ssize_t done = read(event_fd, &count, sizeof count);
+}
+
+}  // namespace
 
 CompletionChannel::CompletionChannel(ibv_context* context)
-    : ibv_comp_channel{}, event_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    : ibv_comp_channel{},
+      poll_set_(epoll_create1(EPOLL_CLOEXEC)),
+      own_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      peers_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   this->context = context;
-  fd = event_fd_.get();
+  fd = poll_set_.get();
   refcnt = 0;
+  // Edges: nothing has to be read, and 2^64 rings fit into a counter. An edge is forgotten when the
+  // descriptor is not ready by the time somebody asks, as after a read by a peer: with EPOLLOUT it always is.
+  ok_ = watch(poll_set_, own_, EPOLLIN | EPOLLET, kOwn) &&
+        watch(poll_set_, peers_, EPOLLIN | EPOLLOUT | EPOLLET, kPeers);
+  if (ok_) silence();
 }
 
 void CompletionChannel::attach(CompletionQueue* queue) {
@@ -34,16 +66,17 @@ void CompletionChannel::detach(CompletionQueue* queue) {
   events_.remove(queue);
 }
 
-// The peers have the descriptor, and with it its flags: a write to a counter that one of them has filled
-// would sleep, and so would a read of one that it has emptied.
-void CompletionChannel::keep_from_blocking() {
-  if ((fcntl(event_fd_.get(), F_GETFL) & O_NONBLOCK) == 0) fcntl(event_fd_.get(), F_SETFL, O_NONBLOCK);
+void CompletionChannel::ring() {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t done = write(own_.get(), &one, sizeof one);
 }
 
-void CompletionChannel::ring() {
-  keep_from_blocking();
-  const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t done = write(event_fd_.get(), &one, sizeof one);
+// Not before the next ring is the descriptor readable again.
+void CompletionChannel::silence() {
+  epoll_event events[2];
+  const int count = epoll_wait(poll_set_.get(), events, 2, 0);
+  for (int i = 0; i < count; i++)
+    if (events[i].data.u32 == kPeers && (events[i].events & EPOLLOUT) == 0) empty(peers_.get());
 }
 
 void CompletionChannel::post(CompletionQueue* queue) {
@@ -65,13 +98,7 @@ software::CompletionQueueBase* CompletionChannel::next_event() {
 
 int CompletionChannel::take(ibv_cq** queue, void** queue_context) {
   // Silence the descriptor first and look second: what comes in between rings again.
-  uint64_t count;
-  const iovec into{&count, sizeof count};
-  // This does not sleep whatever its flags are, but before Linux 5.8 it reads nothing from an eventfd.
-  if (preadv2(event_fd_.get(), &into, 1, -1, RWF_NOWAIT) < 0 && errno != EAGAIN) {
-    keep_from_blocking();
-    [[maybe_unused]] const ssize_t done = read(event_fd_.get(), &count, sizeof count);
-  }
+  silence();
   {
     const std::lock_guard lock(queues_mutex_);
     // A thread that takes events is awake already.

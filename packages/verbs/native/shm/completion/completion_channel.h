@@ -1,5 +1,7 @@
-// ibv_comp_channel: an eventfd. Completions of this process ring it with an event on the list; a peer
-// rings it without one, as a hint to look at the queues that are armed.
+// ibv_comp_channel: an epoll descriptor that holds two eventfds. One is of this process alone, whose
+// completions ring it with an event on the list. The other is given to the peers, who ring it without one, as
+// a hint to look at the queues that are armed. A peer may do to it what it likes: a ring of another's cannot
+// be taken away, and no thread of this process sleeps in it.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -17,7 +19,9 @@ class CompletionQueue;
 class CompletionChannel : public ibv_comp_channel {
  public:
   explicit CompletionChannel(ibv_context* context);
-  bool ok() const { return static_cast<bool>(event_fd_); }
+  bool ok() const { return ok_; }
+  // What peers ring.
+  int peers_fd() const { return peers_.get(); }
 
   // Adds one event of `queue`.
   void post(CompletionQueue* queue);
@@ -31,10 +35,11 @@ class CompletionChannel : public ibv_comp_channel {
  private:
   void add(CompletionQueue* queue);
   void ring();
-  void keep_from_blocking();
+  void silence();
   software::CompletionQueueBase* next_event();
 
-  UniqueFd event_fd_;
+  UniqueFd poll_set_, own_, peers_;
+  bool ok_;
   // Held while the queues are looked at: that makes detach() final. Before mutex_.
   std::mutex queues_mutex_;
   std::vector<CompletionQueue*> queues_;

@@ -78,7 +78,7 @@ ProtectionDomain* QueuePair::domain() const { return static_cast<ProtectionDomai
 int QueuePair::table_fd() const { return domain()->table_fd(); }
 int QueuePair::event_fd() const {
   CompletionChannel* channel = receive_queue()->event_channel();
-  return channel == nullptr ? -1 : channel->fd;
+  return channel == nullptr ? -1 : channel->peers_fd();
 }
 
 void QueuePair::set_connection(const std::shared_ptr<Connection>& connection) {

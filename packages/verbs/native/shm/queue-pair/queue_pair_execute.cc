@@ -2,8 +2,6 @@
 //
 // The rule of every access to memory that the peer owns: store its key as hazard, check that the area is open
 // and the key is there, access, clear the hazard. An entry of the peer's region table is not valid before.
-#include <fcntl.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -11,6 +9,7 @@
 
 #include "base/clock.h"
 #include "shm/completion/completion_queue.h"
+#include "shm/completion/eventfd_signal.h"
 #include "shm/memory/protection_domain.h"
 #include "shm/queue-pair/copy.h"
 #include "shm/queue-pair/queue_pair.h"
@@ -278,10 +277,7 @@ void QueuePair::publish(Slot& slot, SlotKind kind, const Request& request) {
 
 void QueuePair::wake() {
   if (peer_->header().armed.exchange(kArmedNot, std::memory_order_relaxed) == kArmedNot) return;
-  // The descriptor's flags are the peer's too: one that would block is a sleep of its own choice.
-  if ((fcntl(peer_->event_fd(), F_GETFL) & O_NONBLOCK) == 0) return;
-  const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t done = ::write(peer_->event_fd(), &one, sizeof one);
+  signal_eventfd(peer_->event_fd());
 }
 
 }  // namespace rdmakit::shm

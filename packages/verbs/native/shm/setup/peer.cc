@@ -9,15 +9,17 @@
 #include <cstring>
 #include <utility>
 
+#include "shm/completion/eventfd_signal.h"
+
 namespace rdmakit::shm {
 namespace {
 
 // Address space that one peer may take by announcing segments.
 constexpr uint64_t kMostMapped = uint64_t{1} << 42;
 
-// The wake-up is a write on the hot path, so it must be a descriptor whose writes do not block. Without /proc
-// all that can be seen is that it is no file, pipe or socket; what else has no inode of its own refuses a
-// write at once.
+// Where the wake-up is a write (signal_eventfd()), it must be to a descriptor whose writes do not block.
+// Without /proc all that can be seen is that it is no file, pipe or socket; what else has no inode of its own
+// refuses a write at once.
 bool is_event_fd(int fd) {
   char path[32], target[32] = {};
   std::snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
@@ -38,6 +40,7 @@ std::unique_ptr<Peer> Peer::open(const GreetingFrame& greeting, Frame& frame) {
   if (greeting.flags & kGreetingEventFd) {
     event_fd = std::move(frame.fds[2]);
     if (!event_fd || !is_event_fd(event_fd.get())) return nullptr;
+    prepare_eventfd_signals();
   }
   peer->area_ = SharedMapping::open(frame.fds[0].get(), peer->shape_.size(), Sharing::writable);
   if (peer->area_ == nullptr) return nullptr;

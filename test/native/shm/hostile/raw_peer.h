@@ -7,7 +7,7 @@
 
 #include <array>
 
-#include "fixture.h"
+#include "../fixture.h"
 #include "shm/mapping/layout.h"
 #include "shm/mapping/shared_mapping.h"
 #include "shm/setup/frame.h"

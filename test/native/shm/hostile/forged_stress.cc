@@ -3,9 +3,9 @@
 // hostile_stress writes at random, and so seldom meets these borders.
 #include <sys/mman.h>
 
-#include "events.h"
+#include "../events.h"
+#include "../traffic.h"
 #include "raw_peer.h"
-#include "traffic.h"
 
 namespace shm_forged_stress {
 

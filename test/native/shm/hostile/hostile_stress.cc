@@ -9,8 +9,8 @@
 
 #include <algorithm>
 
-#include "../random_values.h"
-#include "process.h"
+#include "../../random_values.h"
+#include "../process.h"
 #include "shm/mapping/layout.h"
 #include "shm/setup/frame.h"
 

@@ -1,8 +1,8 @@
 // A peer that claims to access this end's memory and never stops: one that is stopped in the middle of a
 // copy, or a malicious one. Only a caller that takes back memory that the peer could reach waits for it, and
 // only once.
+#include "../traffic.h"
 #include "raw_peer.h"
-#include "traffic.h"
 
 namespace shm_held_stress {
 
