@@ -260,4 +260,28 @@ export const mutations = [
     why: 'A client that claims its session in time loses its pages, because the device takes long to end its queue pairs.',
     tests: [unit('session/lingering')],
   },
+  {
+    name: 'control-connection-of-a-large-ring',
+    file: source('server/admission/admission'),
+    find: 'capacity: 2 ** 14,',
+    replace: 'capacity: 2 ** 16,',
+    why: 'Each connection without a key costs the server four times the memory.',
+    tests: [unit('protocol/control-connection')],
+  },
+  {
+    name: 'control-connection-of-a-large-peer',
+    file: source('server/admission/admission'),
+    find: 'maxPeerCapacity: 2 ** 20,',
+    replace: 'maxPeerCapacity: 2 ** 24,',
+    why: 'A client without a key has the server map 16 MiB of its ring.',
+    tests: [unit('protocol/control-connection')],
+  },
+  {
+    name: 'control-connection-with-transfers',
+    file: source('server/admission/admission'),
+    find: '  maxTransferMemory: 0,\n',
+    replace: '',
+    why: 'A client without a key has the server receive 64 MiB at once.',
+    tests: [unit('protocol/control-connection')],
+  },
 ]

@@ -162,7 +162,8 @@ export class MemoryRegion extends Resource {
 
   /**
    * Changes the region's rights, or moves it to another protection domain (ibv_rereg_mr(3)). Its keys may
-   * change, and the old ones are dead when this returns. Nothing that uses the region may be outstanding.
+   * change, and the old ones are dead when this returns. Nothing that uses the region may be outstanding. Over shm
+   * it waits up to 5 seconds, in this thread, for a peer that says that it is in the middle of an access.
    * @throws VerbsError EOPNOTSUPP: the device cannot (`capabilities.reregister`); EBUSY: a memory window is
    *   bound to it
    */
