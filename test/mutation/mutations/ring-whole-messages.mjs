@@ -126,4 +126,20 @@ export const mutations = [
     why: 'A request in a Buffer that waits is sent with what its caller has put there since.',
     tests: [unit('sending/outbox'), unit('requests/requests')],
   },
+  {
+    name: 'messages-overlap-in-the-pool',
+    file: source('receiving/copy-pool'),
+    find: 'this.#used = (at + length + 7) & ~7',
+    replace: 'this.#used = (at + length) & ~7',
+    why: 'The next small message is written over the last bytes of one that a program has.',
+    tests: [unit('receiving/copy-pool')],
+  },
+  {
+    name: 'transfer-takes-the-pool',
+    file: source('receiving/copy-pool'),
+    find: '    markAsUntransferable(this.#memory.buffer)\n',
+    replace: '',
+    why: 'Who moves one message to a Worker empties all others beside it.',
+    tests: [unit('receiving/copy-pool')],
+  },
 ]

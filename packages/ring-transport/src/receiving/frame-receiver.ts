@@ -5,6 +5,7 @@ import { GRANT_ROOM, TYPE } from '../native.js'
 import type { Poller } from '../polling/poller.js'
 import type { FrameSink } from '../polling/poller-client.js'
 import { brokenReason } from '../setup/link-errors.js'
+import { CopyPool } from './copy-pool.js'
 import { type MessageSource, RingMessage, RingView } from './message.js'
 import { UnreleasedFrames } from './unreleased-frames.js'
 
@@ -25,6 +26,7 @@ export interface LinkSink {
 export class FrameReceiver implements FrameSink, MessageSource {
   readonly memory: Uint8Array
   readonly debug: boolean
+  readonly copies = new CopyPool()
   /** what callbacks of the connection run in: where it was made */
   readonly scope = new CallbackScope('RingConnection')
   readonly unreleased = new UnreleasedFrames()

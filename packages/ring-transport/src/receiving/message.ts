@@ -1,10 +1,13 @@
 import { UsageError } from '@rdmakit/verbs'
 import { copyOf } from '../base/own-memory.js'
+import type { CopyPool } from './copy-pool.js'
 
 /** @internal the ring, or the memory of a transfer, that a message lies in */
 export interface MessageSource {
   /** whether the bytes of released messages are made unreadable */
   readonly debug: boolean
+  /** where small messages go when they move; without it each gets an ArrayBuffer of its own */
+  readonly copies?: CopyPool
   /** The program gets a view of the memory, and may hand it to I/O. */
   give?(): void
   /** gives the memory back up to the oldest message that is still held */
@@ -12,7 +15,8 @@ export interface MessageSource {
 }
 
 /**
- * A message. Its bytes are its own, good for as long as anybody has it, unless it was taken as a *view* (`views`,
+ * A message. Its bytes are its own, good for as long as anybody has it (their ArrayBuffer may hold others of the same
+ * connection too: see {@link data}), unless it was taken as a *view* (`views`,
  * `viewBatches`, `consumeViews`, `handleViews`) or is an offer that was accepted.
  *
  * Those of a view are registered memory, the ring itself unless the message was too large for it: they are good until
@@ -66,7 +70,10 @@ export class RingMessage {
   }
 
   /**
-   * The payload. Of a view it is the ring, for who copies or adds up its bytes: a peer that breaks the protocol can
+   * The payload. Like a Buffer's, its ArrayBuffer may be shared, here with other messages of the same connection: mind
+   * `byteOffset`, and {@link copy} what is transferred to another thread, or kept for long as one small message of many.
+   *
+   * Of a view it is the ring, for who copies or adds up its bytes: a peer that breaks the protocol can
    * still write there while you read. So take a {@link copy} before you decode, parse, check or compare: what was
    * looked at once may be different the second time, and a decoder that measures first (TextDecoder,
    * Buffer.toString) writes beyond its end then, which ends the process or worse.
@@ -85,15 +92,19 @@ export class RingMessage {
     return this.#guard.bytes
   }
 
-  /** The payload in memory of its own. @throws UsageError after the release */
+  /** The payload in an ArrayBuffer of its own. @throws UsageError after the release */
   copy(): Uint8Array<ArrayBuffer> {
     this.#require()
     return copyOf(this.#memory, this.#offset, this.length)
   }
 
-  /** @internal the payload, in memory of its own: the existing memory, or a copy */
+  /** @internal the payload, in bytes of its own: the existing ones, or a copy */
   owned(): Uint8Array {
-    return this.isOwn ? this.data : this.copy()
+    const source = this.#source
+    if (source === undefined) return this.data
+    this.#require()
+    if (source.copies === undefined) return copyOf(this.#memory, this.#offset, this.length)
+    return source.copies.copy(this.#memory, this.#offset, this.length)
   }
 
   /** The payload, copied, then read as UTF-8. @throws UsageError after the release */
@@ -143,7 +154,7 @@ export class RingMessage {
   move(): this {
     const source = this.#source
     if (source === undefined) return this
-    this.#memory = this.copy()
+    this.#memory = this.owned()
     this.#offset = 0
     this.#source = undefined
     source.released()
