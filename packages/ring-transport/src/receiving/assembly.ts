@@ -1,3 +1,4 @@
+import { Chain, ChainLink } from '../base/chain.js'
 import { unwritten } from '../base/own-memory.js'
 import { TYPE } from '../native.js'
 import { RingMessage } from './message.js'
@@ -24,7 +25,7 @@ export class Assembly {
   /** bytes of the longest */
   readonly #longest: number
   /** those that are not there as a whole, in order; of the last one more parts are to come */
-  readonly #open = new Set<Parted>()
+  readonly #open = new Chain<Parted>()
   #coming: Parted | undefined
 
   /** @param longest what this end has told its peer that it takes */
@@ -58,7 +59,7 @@ export class Assembly {
     this.#coming?.giveUp()
     this.#coming = undefined
     // Messages that wait for memory have arrived, and are in the ring: they are not more than that.
-    for (const parted of [...this.#open]) parted.begin()
+    for (const parted of this.#open.all()) parted.begin()
   }
 
   #part(frame: RingMessage): string | undefined {
@@ -103,7 +104,7 @@ export class Assembly {
 }
 
 /** One message in parts, from the first of them on. */
-class Parted {
+class Parted extends ChainLink<Parted> {
   readonly type: number
   /** bytes of the whole */
   readonly length: number
@@ -124,6 +125,7 @@ class Parted {
 
   /** @param done called when it is complete, or never will be */
   constructor(host: PartsHost, type: number, length: number, done: () => void) {
+    super()
     this.#host = host
     this.type = type
     this.length = length
@@ -177,11 +179,13 @@ class Parted {
       this.giveUp()
       return
     }
-    if (this.#memory === undefined) return
+    const memory = this.#memory
+    if (memory === undefined) return
     this.#over = true
+    this.#memory = undefined
     this.#done()
     const { correlation, immediate } = this.#last
-    const message = new RingMessage(undefined, this.#memory, 0, this.length, 0, correlation, immediate)
+    const message = new RingMessage(undefined, memory, 0, this.length, 0, correlation, immediate)
     if (this.#place !== undefined) {
       this.#place.settle(message)
       return

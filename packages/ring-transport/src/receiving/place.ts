@@ -32,10 +32,11 @@ export class Place {
     this.gone()
   }
 
-  /** The message has been taken. */
+  /** The message has been taken, and is not kept by what still leads here: until V8 collects everything that may be much. */
   gone(): void {
     const { onGone } = this
     this.onGone = undefined
+    this.message &&= null
     onGone?.()
   }
 }

@@ -36,3 +36,31 @@ it('takes memory that was used before: few of its pages are faulted in anew', as
   const pages = LENGTH / 4096
   expect(Number(stdout) / COUNTED).toBeLessThan(pages / 4)
 })
+
+// A message in parts: it is longer than a frame. What leads to one that was taken may have grown old.
+const TAKEN = `
+  import { RingConnection, RingServer } from ${JSON.stringify(MODULE)}
+  const server = await RingServer.listen('iwarp://127.0.0.1:0', {
+    onConnection: (connection) => void connection.messages.subscribe(() => {}),
+  })
+  const connection = await RingConnection.connect(server.uri)
+  const message = new Uint8Array(2 ** 20)
+  const transmit = async () => {
+    for (let i = 0; i < 8; i++) await connection.transmit(message)
+  }
+  await transmit()
+  gc()
+  gc()
+  await transmit()
+  const before = process.memoryUsage().arrayBuffers
+  gc({ type: 'minor' })
+  gc({ type: 'minor' })
+  console.log(before - process.memoryUsage().arrayBuffers)
+  process.exit()
+`
+
+it('is collected with what is young: no full collection every 64 messages of 1 MiB', async () => {
+  const words = ['--expose-gc', '--input-type=module', '-e', TAKEN]
+  const { stdout } = await run(process.execPath, words, { timeout: 60_000 })
+  expect(Number(stdout)).toBeGreaterThanOrEqual(6 * 2 ** 20)
+})
