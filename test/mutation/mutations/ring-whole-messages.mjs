@@ -137,8 +137,8 @@ export const mutations = [
   {
     name: 'transfer-takes-the-pool',
     file: source('receiving/copy-pool'),
-    find: '    markAsUntransferable(this.#memory.buffer)\n',
-    replace: '',
+    find: 'markAsUntransferable(this.#memory.buffer)',
+    replace: 'markAsUntransferable(new ArrayBuffer(0))',
     why: 'Who moves one message to a Worker empties all others beside it.',
     tests: [unit('receiving/copy-pool')],
   },
