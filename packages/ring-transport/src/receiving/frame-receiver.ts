@@ -39,6 +39,8 @@ export class FrameReceiver implements FrameSink, MessageSource {
   readonly #poller: Poller
   readonly #ring: MemoryRegion
   readonly #halfRing: number
+  /** units modulo 2^32 that the peer had been told are free when it was looked at last */
+  #credited = 0
   readonly #view = new RingView()
   #drainer: ((view: RingView) => void) | undefined
   #sink: LinkSink | undefined
@@ -118,15 +120,31 @@ export class FrameReceiver implements FrameSink, MessageSource {
         this.#drainer(view)
       } finally {
         view.clear()
-        if (this.unreleased.pass(end)) this.#credit()
+        this.#pass(end)
       }
-      return
-    }
-    if (type === TYPE.pad) {
-      if (this.unreleased.pass(end)) this.#credit()
-      return
-    }
-    if (this.#drainer === undefined) this.#take(type, offset, length, end, correlation, immediate)
+    } else this.#other(type, offset, length, end, correlation, immediate)
+  }
+
+  #pass(end: number): void {
+    if (this.unreleased.pass(end)) this.#credit()
+  }
+
+  #credit(): void {
+    // No less is credited than was when it was looked at: with too little since then there is too little now.
+    if ((this.unreleased.released - this.#credited) >>> 0 >= this.#halfRing) this.#returnCredit()
+  }
+  // End of hot path.
+
+  #other(
+    type: number,
+    offset: number,
+    length: number,
+    end: number,
+    correlation: number,
+    immediate: number,
+  ): void {
+    if (type === TYPE.pad) this.#pass(end)
+    else if (this.#drainer === undefined) this.#take(type, offset, length, end, correlation, immediate)
     // A draining program gets data in its own context; all other calls run in the connection's.
     else this.scope.run(() => this.#take(type, offset, length, end, correlation, immediate))
   }
@@ -148,21 +166,21 @@ export class FrameReceiver implements FrameSink, MessageSource {
         this.#detached.resolve()
         break
       case TYPE.writable:
-        this.#pass((sink) => sink.writable((offset & GRANT_ROOM) !== 0))
+        this.#tell((sink) => sink.writable((offset & GRANT_ROOM) !== 0))
         break
       case TYPE.read:
-        this.#pass((sink) => sink.read(correlation >>> 0, offset))
+        this.#tell((sink) => sink.read(correlation >>> 0, offset))
         break
       case TYPE.broken: {
         const reason = brokenReason(this.#id, offset, length)
-        this.#pass((sink) => sink.broken(reason))
+        this.#tell((sink) => sink.broken(reason))
         break
       }
       default: {
         const message = new RingMessage(this, this.memory, offset, length, end, correlation, immediate)
         this.unreleased.add(message)
         if (this.#sink !== undefined) this.#sink.message(type, message)
-        else this.#pass((sink) => sink.message(type, message))
+        else this.#tell((sink) => sink.message(type, message))
       }
     }
   }
@@ -174,15 +192,16 @@ export class FrameReceiver implements FrameSink, MessageSource {
     else this.#credit()
   }
 
-  #credit(): void {
+  #returnCredit(): void {
     // Half a ring at a time: the rule that native/ring/wire/wire.h proves free of deadlock. The credited
     // position may be read late, which causes one request more than needed and never one less.
     const { released } = this.unreleased
-    const credited = this.#poller.credited(this.connection)
-    if ((released - credited) >>> 0 >= this.#halfRing) this.#poller.returnCredit(this.connection, released)
+    this.#credited = this.#poller.credited(this.connection)
+    if ((released - this.#credited) >>> 0 >= this.#halfRing)
+      this.#poller.returnCredit(this.connection, released)
   }
 
-  #pass(event: (sink: LinkSink) => void): void {
+  #tell(event: (sink: LinkSink) => void): void {
     const sink = this.#sink
     if (sink !== undefined) event(sink)
     else this.#early.push(() => this.#sink !== undefined && event(this.#sink))

@@ -215,22 +215,26 @@ export class RingView {
 
   /** @internal hot path */
   set(memory: Uint8Array, offset: number, length: number, immediate: number, debug: boolean): void {
+    this.bytes = memory
+    this.offset = offset
     this.length = length
     this.#immediate = immediate
-    if (debug) {
-      this.#guard = new Guard(memory, offset, length)
-      this.bytes = this.#guard.bytes
-      this.offset = 0
-    } else {
-      this.bytes = memory
-      this.offset = offset
-    }
+    if (debug) this.#protect()
+  }
+
+  #protect(): void {
+    this.#guard = new Guard(this.bytes, this.offset, this.length)
+    this.bytes = this.#guard.bytes
+    this.offset = 0
   }
 
   /** @internal the callback has returned */
   clear(): void {
-    if (this.#guard === undefined) return
-    this.#guard.close()
+    if (this.#guard !== undefined) this.#unprotect(this.#guard)
+  }
+
+  #unprotect(guard: Guard): void {
+    guard.close()
     this.#guard = undefined
     this.bytes = NOTHING
     this.length = 0

@@ -140,7 +140,12 @@ export class MemoryRegion extends Resource {
 
   /** @internal the program got a view of it, and may hand that to I/O; idempotent, and of a region that is closed nothing */
   give(): void {
-    if (this.#given || this.closed) return
+    // Nothing else, so that it costs nothing where it is called for each message.
+    if (!this.#given) this.#give()
+  }
+
+  #give(): void {
+    if (this.closed) return
     this.#buffer = calling(this.description, () => native.mrBuffer(this.handle, true))
     this.#given = true
   }
