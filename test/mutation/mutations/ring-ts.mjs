@@ -93,8 +93,8 @@ export const mutations = [
   {
     name: 'new-frame-overtakes-waiting',
     file: source('sending/outbox'),
-    find: 'if (this.#waiting.count > 0 || this.claimed >= 0) {',
-    replace: 'if (this.claimed >= 0) {',
+    find: 'if (this.#waiting.count > 0 || this.claimed >= 0) return this.#refuse()',
+    replace: 'if (this.claimed >= 0) return this.#refuse()',
     why: 'A frame goes before those that wait for room.',
     tests: [unit('sending/outbox')],
   },
@@ -297,7 +297,7 @@ export const mutations = [
   {
     name: 'immediate-of-any-kind',
     file: source('connection/connection'),
-    find: `    if (immediate !== immediate >>> 0) integerInRange('immediate', immediate, 0, 0xffff_ffff)
+    find: `    if (immediate !== immediate >>> 0) refuseImmediate(immediate)
     return this.#exchange.outbox.send(`,
     replace: '    return this.#exchange.outbox.send(',
     why: 'A message comes with another immediate than it was sent with.',

@@ -149,7 +149,7 @@ export class RingConnection {
    */
   send(bytes: Uint8Array, immediate = 0): boolean {
     if (!this.#exchange.isOpen) throw this.#exchange.shut()
-    if (immediate !== immediate >>> 0) integerInRange('immediate', immediate, 0, 0xffff_ffff)
+    if (immediate !== immediate >>> 0) refuseImmediate(immediate)
     return this.#exchange.outbox.send(TYPE.data, 0, immediate, bytes)
   }
 
@@ -206,7 +206,7 @@ export class RingConnection {
    */
   commit(immediate = 0, length = this.#exchange.outbox.claimed): void {
     this.#exchange.requireOpen()
-    if (immediate !== immediate >>> 0) integerInRange('immediate', immediate, 0, 0xffff_ffff)
+    if (immediate !== immediate >>> 0) refuseImmediate(immediate)
     this.#exchange.outbox.commit(length, immediate)
   }
 
@@ -295,7 +295,7 @@ export class RingConnection {
    */
   async transmit(message: Uint8Array | ScatterGatherElement, options: TransmitOptions = {}): Promise<void> {
     this.#exchange.requireOpen()
-    integerInRange('immediate', options.immediate ?? 0, 0, 0xffff_ffff)
+    refuseImmediate(options.immediate ?? 0)
     await this.#exchange.transfers.transmit(message, options)
   }
 
@@ -391,4 +391,9 @@ export class RingConnection {
   abandon(epoch: number): Promise<void> {
     return this.#exchange.lifecycle.abandon(epoch)
   }
+}
+
+/** @throws UsageError when it is not a whole number from 0 to 2^32 − 1 */
+function refuseImmediate(immediate: number): void {
+  integerInRange('immediate', immediate, 0, 0xffff_ffff)
 }

@@ -78,8 +78,9 @@ export class Outbox {
   send(type: number, correlation: number, immediate: number, bytes: Uint8Array): boolean {
     requireBytes(bytes)
     const length = bytes.length
-    if (!this.#place(type, length)) return false
-    this.#writer.bytes.set(bytes, this.#at)
+    const at = this.#place(type, length)
+    if (at < 0) return false
+    this.#writer.bytes.set(bytes, at)
     this.#commit(type, length, correlation, immediate)
     return true
   }
@@ -97,62 +98,64 @@ export class Outbox {
 
   /** Room for a message of `length` bytes: its offset in the staging region, −1 when there is none. */
   claim(length: number): number {
-    if (length !== length >>> 0 && !(length > 0xffff_ffff))
-      throw new UsageError(`the length of a message must be a whole number of bytes from 0, not ${length}`)
-    if (this.claimed >= 0) throw new UsageError('a claim is open; commit() or abort() it first')
-    if (!this.#place(TYPE.data, length)) return -1
-    this.claimed = length
-    return this.#at
+    if (this.claimed >= 0 || length !== length >>> 0) this.#refuseClaim(length)
+    const at = this.#waiting.count > 0 ? this.#refuse() : this.#tryPlace(TYPE.data, length)
+    if (at >= 0) this.claimed = length
+    return at
   }
 
   /** Sends the message that was claimed, or its first `length` bytes. */
   commit(length: number, immediate: number): void {
-    const claimed = this.claimed
-    if (claimed < 0) throw new UsageError('nothing is claimed')
-    if (length > claimed || length < 0 || length !== length >>> 0)
-      throw new UsageError(`${claimed} bytes are claimed, fewer than the ${length} to send`)
+    if (!(length <= this.claimed) || length !== length >>> 0) throw this.#wrongCommit(length)
     this.claimed = -1
-    if (length < claimed) this.#writer.shorten(TYPE.data, length)
     this.#commit(TYPE.data, length, 0, immediate)
     if (this.#waiting.count > 0 || this.#full) this.#afterClaim()
   }
 
-  #at = 0
-
-  #place(type: number, length: number): boolean {
+  /** Room for a frame: its offset in the staging region, −1 when there is none. */
+  #place(type: number, length: number): number {
     // Waiting frames go first; their turn ends with a writable event of its own, or with the claim.
-    if (this.#waiting.count > 0 || this.claimed >= 0) {
-      this.#refuse()
-      return false
-    }
+    if (this.#waiting.count > 0 || this.claimed >= 0) return this.#refuse()
     return this.#tryPlace(type, length)
   }
 
-  #tryPlace(type: number, length: number): boolean {
-    if (length > this.#most) throw this.#refusal(SEND.tooLong, length)
-    const at = this.#writer.place(type, length)
-    if (at > 0) {
-      this.#at = at
-      return true
-    }
-    if (at === -SEND.full) {
-      this.#refuse()
-      return false
-    }
-    throw this.#refusal(-at, length)
+  #tryPlace(type: number, length: number): number {
+    const at = length > this.#most ? -SEND.tooLong : this.#writer.place(type, length)
+    return at > 0 ? at : this.#refuseFor(-at, length)
   }
 
   #commit(type: number, length: number, correlation: number, immediate: number): void {
     const result = this.#writer.commit(type, length, correlation, immediate)
     this.frames++
     this.bytes += length
-    if (result !== SEND.done && result !== SEND.full) throw this.#failed()
-    if (!this.#flushScheduled) {
-      this.#flushScheduled = true
-      this.#link.poller.scheduleFlush(this)
-    }
+    if (result !== SEND.done) this.#require(result)
+    if (!this.#flushScheduled) this.#schedule()
   }
   // --- end of the hot path ---
+
+  #require(result: number): void {
+    if (result !== SEND.full) throw this.#failed()
+  }
+
+  #schedule(): void {
+    this.#flushScheduled = true
+    this.#link.poller.scheduleFlush(this)
+  }
+
+  /** @throws UsageError, unless the length is only too long for any frame */
+  #refuseClaim(length: number): void {
+    if (length !== length >>> 0 && !(length > 0xffff_ffff))
+      throw new UsageError(`the length of a message must be a whole number of bytes from 0, not ${length}`)
+    if (this.claimed >= 0) throw new UsageError('a claim is open; commit() or abort() it first')
+  }
+
+  #wrongCommit(length: number): UsageError {
+    return new UsageError(
+      this.claimed < 0
+        ? 'nothing is claimed'
+        : `${this.claimed} bytes are claimed, fewer than the ${length} to send`,
+    )
+  }
 
   /** Gives up the claim. */
   abort(): void {
@@ -277,9 +280,16 @@ export class Outbox {
     this.#progress?.()
   }
 
-  #refuse(): void {
+  #refuse(): number {
     this.#full = true
     this.refused++
+    return -1
+  }
+
+  /** @param code one of {@link SEND} */
+  #refuseFor(code: number, length: number): number {
+    if (code === SEND.full) return this.#refuse()
+    throw this.#refusal(code, length)
   }
 
   /** Sends the frames that the claim held up; if there is no room for them, a writable event follows. */
@@ -295,8 +305,9 @@ export class Outbox {
 
   /** False when there is no room. */
   #lay(type: number, correlation: number, immediate: number, bytes: Uint8Array): boolean {
-    if (!this.#tryPlace(type, bytes.length)) return false
-    this.#writer.bytes.set(bytes, this.#at)
+    const at = this.#tryPlace(type, bytes.length)
+    if (at < 0) return false
+    this.#writer.bytes.set(bytes, at)
     this.#commit(type, bytes.length, correlation, immediate)
     return true
   }
@@ -321,5 +332,9 @@ export class Outbox {
 }
 
 function requireBytes(bytes: Uint8Array): void {
-  if (!types.isUint8Array(bytes)) throw new TypeError('a message is a Uint8Array')
+  if (!types.isUint8Array(bytes)) throw noBytes()
+}
+
+function noBytes(): TypeError {
+  return new TypeError('a message is a Uint8Array')
 }

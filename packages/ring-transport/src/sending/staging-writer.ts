@@ -24,11 +24,14 @@ export const HEADER = 16
 const SHORT_HEADER = 8
 /** where the type is in the first word of version 3, behind the length */
 const TYPE_SHIFT = 28
+const DATA = TYPE.data
+const COMPACT_DATA = DATA << TYPE_SHIFT
 
 /**
  * The staging region as JavaScript fills it: frames are laid out here, in the places where they will be
  * in the peer's ring, and leave in batches. Native code is asked only when the room that it gave last is
- * used up. Positions count units modulo 2^32, as integers with a sign, whose differences are right.
+ * used up. That room never crosses the region's end, so within it a place is a number of bytes from the region's start;
+ * native code counts units modulo 2^32, as integers with a sign, whose differences are right.
  */
 export class StagingWriter {
   /** the region that frames are laid out in */
@@ -38,15 +41,25 @@ export class StagingWriter {
   /** next, window, posted: see NativePoller.reserve */
   readonly #words: Int32Array
   readonly #compact: boolean
+  /** bytes before the payload of a data frame */
+  readonly #dataHeader: number
   readonly #unitLog2: number
+  /** bytes of a unit, less one */
+  readonly #unitMask: number
+  /** units of the region, less one */
   readonly #mask: number
   readonly #batchFrames: number
   readonly #batchUnits: number
+  /** of the words, as last read: units laid out then, and their place; units posted */
   #next = 0
-  #window = 0
+  #nextAt = 0
   #posted = 0
+  /** where the next frame goes, where room ends, and where a frame that ends fills the batch */
+  #at = 0
+  #end = 0
+  #batchEnd = 0
+  /** frames of the batch */
   #count = 0
-  #units = 0
   #blocked = false
   #signaled = false
 
@@ -66,7 +79,9 @@ export class StagingWriter {
     this.bytes = new Uint8Array(staging, 0, 2 ** log2Capacity)
     this.#frames = new Int32Array(staging, 0, 2 ** (log2Capacity - 2))
     this.#compact = version === 3
+    this.#dataHeader = this.#header(DATA)
     this.#unitLog2 = unitLog2(version)
+    this.#unitMask = 2 ** this.#unitLog2 - 1
     this.#mask = 2 ** (log2Capacity - this.#unitLog2) - 1
     this.#words = words
     this.#port = port
@@ -74,43 +89,56 @@ export class StagingWriter {
     this.#batchUnits = Math.max(1, limits.bytes >>> this.#unitLog2)
   }
 
-  // --- hot path: no allocation, and no call out of JavaScript but for each batch ---
+  // --- hot path: no allocation, and no call out of JavaScript but for each batch. V8 inlines a limited number of bytes
+  // of bytecode into a caller, so what a data frame with room does not need is in functions of its own ---
 
   /**
    * Room for a frame of a type with `length` bytes of payload: the payload's offset in {@link bytes}, or one of
    * {@link SEND} as `-code`.
    */
   place(type: number, length: number): number {
-    const header = this.#header(type)
-    const units = this.#unitsOf(header + length)
-    if (units > ((this.#window - this.#next) | 0)) {
-      const result = this.#port.reserve(this.#next, header + length)
-      this.#read()
-      if (result !== SEND.done) return -result
-    }
-    this.#units = units
-    return ((this.#next & this.#mask) << this.#unitLog2) + header
-  }
-
-  #header(type: number): number {
-    return this.#compact && (type === TYPE.data || type === TYPE.close) ? SHORT_HEADER : HEADER
-  }
-
-  #unitsOf(bytes: number): number {
-    return (bytes + (1 << this.#unitLog2) - 1) >>> this.#unitLog2
+    const at = this.#at + (type === DATA ? this.#dataHeader : this.#header(type))
+    return length <= this.#end - at ? at : this.#reserve(type, length)
   }
 
   /**
-   * Completes the frame that {@link place} gave room for, of the same type. When a batch is full
+   * Completes the frame that {@link place} gave room for, of the same type and at most as long. When a batch is full
    * it is posted: one of {@link SEND}.
    */
   commit(type: number, length: number, correlation: number, immediate: number): number {
-    const at = (this.#next & this.#mask) << (this.#unitLog2 - 2)
+    const at = this.#at
+    let header = this.#dataHeader
+    if (type === DATA && this.#compact) {
+      const frames = this.#frames
+      frames[at >>> 2] = length | COMPACT_DATA
+      frames[(at >>> 2) + 1] = immediate
+    } else header = this.#write(type, length, correlation, immediate)
+    const next = (at + header + length + this.#unitMask) & ~this.#unitMask
+    this.#at = next
+    return ++this.#count < this.#batchFrames && next < this.#batchEnd ? SEND.done : this.#flushBatch()
+  }
+  // --- end of the hot path ---
+
+  #reserve(type: number, length: number): number {
+    const header = this.#header(type)
+    const result = this.#port.reserve(this.#position(), header + length)
+    this.#read()
+    return result === SEND.done ? this.#at + header : -result
+  }
+
+  #header(type: number): number {
+    return this.#compact && (type === DATA || type === TYPE.close) ? SHORT_HEADER : HEADER
+  }
+
+  /** @returns bytes of the header */
+  #write(type: number, length: number, correlation: number, immediate: number): number {
     const frames = this.#frames
+    const at = this.#at >>> 2
+    const header = this.#header(type)
     if (this.#compact) {
       frames[at] = length | (type << TYPE_SHIFT)
       frames[at + 1] = immediate
-      if (this.#header(type) === HEADER) {
+      if (header === HEADER) {
         frames[at + 2] = correlation
         frames[at + 3] = 0
       }
@@ -120,46 +148,54 @@ export class StagingWriter {
       frames[at + 2] = correlation
       frames[at + 3] = immediate
     }
-    this.#next = (this.#next + this.#units) | 0
-    this.#count++
-    if (this.#count < this.#batchFrames && ((this.#next - this.#posted) | 0) < this.#batchUnits)
-      return SEND.done
+    return header
+  }
+
+  #flushBatch(): number {
     // A batch that found no credit goes with the writable event, not with each frame behind it.
     return this.#blocked ? SEND.done : this.flush()
-  }
-  // --- end of the hot path ---
-
-  /** A frame of fewer bytes than were placed takes less of the region. */
-  shorten(type: number, length: number): void {
-    this.#units = this.#unitsOf(this.#header(type) + length)
   }
 
   /** From now on each batch tells when it has left: the last frames of a connection are on their way. */
   signalAll(): void {
     this.#signaled = true
     // At once, as native code also posts by itself, in `reserve`.
-    this.#port.flush(this.#next, true)
+    this.#port.flush(this.#position(), true)
     this.#read()
   }
 
   /** Posts staged frames. {@link SEND}.full: a writable event follows. */
   flush(): number {
-    if (this.#next === this.#posted) return SEND.done
-    const result = this.#port.flush(this.#next, this.#signaled)
+    const next = this.#position()
+    if (next === this.#posted) return SEND.done
+    const result = this.#port.flush(next, this.#signaled)
     this.#read()
     this.#blocked = result === SEND.full
     return result
   }
 
+  /** How far frames are laid out, in units. */
+  #position(): number {
+    return (this.#next + ((this.#at - this.#nextAt) >>> this.#unitLog2)) | 0
+  }
+
   #read(): void {
     const words = this.#words
+    const next = words[0] as number
+    const window = words[1] as number
     const posted = words[2] as number
     if (posted !== this.#posted) {
       this.#count = 0
       this.#blocked = false
     }
-    this.#next = words[0] as number
-    this.#window = words[1] as number
+    const at = (next & this.#mask) << this.#unitLog2
+    const units = (window - next) | 0
+    const staged = (next - posted) | 0
+    this.#next = next
     this.#posted = posted
+    this.#nextAt = at
+    this.#at = at
+    this.#end = at + (units << this.#unitLog2)
+    this.#batchEnd = at + ((this.#batchUnits - staged) << this.#unitLog2)
   }
 }
