@@ -110,9 +110,13 @@ Poller::Look Poller::look_before_sleep() {
   const Hold hold(*this);
   pass();
   if (!armed() || wants_turn() || !leaving_.empty()) {
-    // Completions from before the arming raise no event (ibv_req_notify_cq(3)).
-    arm();
-    if (running_) step();
+    // Not armed while there is more: a peer that sends to an armed queue makes a system call, which is
+    // needless while this thread is awake.
+    if (armed() || !running_ || !step()) {
+      // Completions from before the arming raise no event (ibv_req_notify_cq(3)).
+      arm();
+      if (running_) step();
+    }
   }
   return looked();
 }
