@@ -88,8 +88,11 @@ export function helloReplyOf(bytes: Uint8Array | null | undefined): control.Hell
   }
 }
 
-/** @throws SwapServerError EPROTO when it is no session that can be worked with */
-export function welcomeOf(hello: control.HelloReply.$Properties): Welcome {
+/**
+ * @param named whether the client has named a session that it resumes
+ * @throws SwapServerError EPROTO when it is no session that can be worked with
+ */
+export function welcomeOf(hello: control.HelloReply.$Properties, named: boolean): Welcome {
   const epoch = hello.epoch ?? ''
   const token = hello.token ?? new Uint8Array()
   const slabSize = Number(hello.slabSize ?? 0)
@@ -111,6 +114,8 @@ export function welcomeOf(hello: control.HelloReply.$Properties): Welcome {
   const [sessionTimeout, linger] = [hello.sessionTimeoutMs ?? 0, hello.lingerMs ?? 0]
   const fences = hello.takeOver != null
   const resumed = hello.resumed === true
+  if (resumed && !named)
+    throw new SwapServerError('EPROTO', 'the server resumed a session that was not named')
   const memory = { slabSize, totalSlabs, freeSlabs }
   return { epoch, session, token, ...memory, sessionTimeout, linger, limits, fences, resumed }
 }

@@ -165,7 +165,7 @@ export class SwapServerSession {
       const hello = await greet(connection, identity, options)
       if (identity !== undefined && (hello.resumed !== true || hello.epoch !== identity.epoch))
         throw new SwapServerError('ENOENT', 'the server was restarted and its memory is empty')
-      const welcome = welcomeOf(hello)
+      const welcome = welcomeOf(hello, identity !== undefined)
       const session = new SwapServerSession(uri, connection, welcome, options.takeOver ?? NO_TAKE_OVER)
       session.#startHeartbeat(options, heartbeatInterval(welcome.sessionTimeout))
       return session

@@ -49,6 +49,7 @@ describe('a client opens no session with a server', () => {
     ['that has slabs larger than there are', { ...welcome, slabSize: 2 ** 40 }],
     ['that has more slabs than can be counted', { ...welcome, totalSlabs: 2 ** 60 }],
     ['whose session has a name that cannot be kept', { ...welcome, session: 2 ** 60 }],
+    ['that resumed one that the client did not name', { ...welcome, resumed: true }],
   ])('%s', async (_, hello) => {
     await expect(session({ hello })).rejects.toMatchObject({ name: 'SwapServerError', code: 'EPROTO' })
   })
