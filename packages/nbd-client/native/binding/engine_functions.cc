@@ -1,8 +1,7 @@
 // JavaScript's calls about an engine's clients.
-#include "binding/engine_functions.h"
-
 #include "base/clock.h"
 #include "binding/convert.h"
+#include "binding/functions.h"
 #include "binding/volume_object.h"
 #include "export/engine.h"
 #include "export/whole_export.h"
@@ -26,29 +25,18 @@ namespace {
 // Whatever has the tag of this addon is one of these.
 Engine& to_nbd_engine(const Napi::Value& value) { return static_cast<Engine&>(to_engine(value)); }
 
-std::vector<ExportOptions> to_exports(const Napi::Value& value) {
-  if (!value.IsArray()) throw Napi::TypeError::New(value.Env(), "exports must be an array");
-  const auto list = value.As<Napi::Array>();
-  std::vector<ExportOptions> exports;
-  for (uint32_t i = 0; i < list.Length(); i++) {
-    const auto from = list.Get(i).As<Napi::Object>();
-    exports.push_back({to_string(from.Get("name"), "name"), to_string(from.Get("description"), "description"),
-                       to_uint64(from.Get("offset"), "offset"), to_uint64(from.Get("size"), "size"),
-                       from.Get("readOnly").ToBoolean()});
-  }
-  return exports;
+ExportOptions to_export(const Napi::Value& value) {
+  const auto from = value.As<Napi::Object>();
+  return {to_string(from.Get("name"), "name"), to_string(from.Get("description"), "description"),
+          to_uint64(from.Get("offset"), "offset"), to_uint64(from.Get("size"), "size"),
+          from.Get("readOnly").ToBoolean()};
 }
 
 TlsOptions to_tls(const Napi::Object& from) {
   TlsOptions options;
-  const std::string mode = to_string(from.Get("mode"), "tls.mode");
-  if (mode == "on") {
-    options.mode = TlsMode::on;
-  } else if (mode == "required") {
-    options.mode = TlsMode::required;
-  } else if (mode != "off") {
-    throw Napi::TypeError::New(from.Env(), "tls.mode must be off, on or required");
-  }
+  options.mode =
+      to_choice<TlsMode>(from.Get("mode"), "tls.mode",
+                         {{"off", TlsMode::off}, {"on", TlsMode::on}, {"required", TlsMode::required}});
   options.certificates = to_string(from.Get("certificates"), "tls.certificates");
   options.shared_keys = to_string(from.Get("sharedKeys"), "tls.sharedKeys");
   options.verify_peer = from.Get("verifyPeer").ToBoolean();
@@ -58,7 +46,7 @@ TlsOptions to_tls(const Napi::Object& from) {
 EngineOptions to_options(const Napi::Object& from) {
   EngineOptions options;
   to_volume_options(from, options);
-  options.exports = to_exports(from.Get("exports"));
+  options.exports = to_vector(from.Get("exports"), "exports", to_export);
   options.tls = to_tls(from.Get("tls").As<Napi::Object>());
   options.minimum_block = to_uint32(from.Get("minimumBlockSize"), "minimumBlockSize");
   options.acceptor.handshake_timeout_ns =
@@ -68,8 +56,6 @@ EngineOptions to_options(const Napi::Object& from) {
   options.acceptor.lane_wait_ns = to_uint32(from.Get("laneWait"), "laneWait") * kMillisecond;
   return options;
 }
-
-}  // namespace
 
 Napi::Value create_engine(const Napi::CallbackInfo& info) {
   if (!info[0].IsObject() || !info[1].IsFunction())
@@ -117,10 +103,8 @@ void attach_socket(const Napi::CallbackInfo& info) {
 }
 
 void attach_device(const Napi::CallbackInfo& info) {
-  if (!info[1].IsArray()) throw Napi::TypeError::New(info.Env(), "lanes must be an array");
-  const auto list = info[1].As<Napi::Array>();
-  std::vector<uint32_t> lanes;
-  for (uint32_t i = 0; i < list.Length(); i++) lanes.push_back(to_uint32(list.Get(i), "lane"));
+  const std::vector<uint32_t> lanes =
+      to_vector(info[1], "lanes", [](const Napi::Value& each) { return to_uint32(each, "lane"); });
   std::string why;
   const int error =
       to_nbd_engine(info[0]).attach_device(lanes, static_cast<int>(to_uint32(info[2], "descriptor")), why);
@@ -132,6 +116,19 @@ Napi::Value attach_socketpair(const Napi::CallbackInfo& info) {
   const int error = to_nbd_engine(info[0]).attach_socketpair(to_uint32(info[1], "lane"), descriptor);
   check(info.Env(), error, "attachSocketpair", error == EBUSY ? "the lane serves another connection" : "");
   return Napi::Number::New(info.Env(), descriptor);
+}
+
+}  // namespace
+
+void add_engine_functions(Napi::Object& exports) {
+  define(exports, "createEngine", create_engine);
+  define(exports, "exportFlags", export_flags);
+  define(exports, "bindUnix", bind_unix);
+  define(exports, "bindTcp", bind_tcp);
+  define(exports, "acceptClients", accept_clients);
+  define(exports, "attachSocketpair", attach_socketpair);
+  define(exports, "attachSocket", attach_socket);
+  define(exports, "attachDevice", attach_device);
 }
 
 }  // namespace rdmakit::nbd::binding

@@ -1,8 +1,8 @@
-#include "binding/kernel_functions.h"
-
+// The kernel's device and the protections of a process that serves swap.
 #include <unistd.h>
 
 #include "binding/convert.h"
+#include "binding/functions.h"
 #include "kernel/descriptor_passing.h"
 #include "kernel/lock_file.h"
 #include "kernel/netlink.h"
@@ -16,20 +16,7 @@ using namespace volume::binding;
 
 namespace {
 
-std::vector<int> to_descriptors(const Napi::Value& value, const std::string& what) {
-  if (!value.IsArray()) throw Napi::TypeError::New(value.Env(), what + " must be an array");
-  const auto list = value.As<Napi::Array>();
-  std::vector<int> descriptors;
-  for (uint32_t i = 0; i < list.Length(); i++)
-    descriptors.push_back(static_cast<int>(to_uint32(list.Get(i), "descriptor")));
-  return descriptors;
-}
-
-Napi::Array to_array(Napi::Env env, const std::vector<int>& descriptors) {
-  Napi::Array array = Napi::Array::New(env, descriptors.size());
-  for (uint32_t i = 0; i < descriptors.size(); i++) array.Set(i, descriptors[i]);
-  return array;
-}
+int to_descriptor(const Napi::Value& value) { return static_cast<int>(to_uint32(value, "descriptor")); }
 
 KernelDevice to_device(const Napi::Value& value) {
   if (!value.IsObject()) throw Napi::TypeError::New(value.Env(), "expected options");
@@ -45,23 +32,19 @@ KernelDevice to_device(const Napi::Value& value) {
   device.server_flags = to_uint32(from.Get("serverFlags"), "serverFlags");
   device.client_flags = to_uint32(from.Get("clientFlags"), "clientFlags");
   device.identifier = to_string(from.Get("identifier"), "identifier");
-  device.sockets = to_descriptors(from.Get("sockets"), "sockets");
+  device.sockets = to_vector(from.Get("sockets"), "sockets", to_descriptor);
   return device;
 }
 
-}  // namespace
-
 Napi::Value protect_process(const Napi::CallbackInfo& info) {
   const Napi::Env env = info.Env();
-  Napi::Array result = Napi::Array::New(env);
-  for (const Safety& safety : volume::protect_process()) {
+  return to_array(env, volume::protect_process(), [env](const Safety& safety) {
     Napi::Object each = Napi::Object::New(env);
     each.Set("name", safety.name);
     each.Set("granted", safety.granted);
     each.Set("reason", safety.reason);
-    result.Set(result.Length(), each);
-  }
-  return result;
+    return each;
+  });
 }
 
 Napi::Value become_io_flusher(const Napi::CallbackInfo& info) {
@@ -78,12 +61,12 @@ Napi::Value descriptor_channel(const Napi::CallbackInfo& info) {
   const Napi::Env env = info.Env();
   int ends[2];
   check(env, nbd::descriptor_channel(ends), "socketpair", "");
-  return to_array(env, {ends[0], ends[1]});
+  return to_array(env, std::vector{ends[0], ends[1]});
 }
 
 void send_descriptors(const Napi::CallbackInfo& info) {
   const int channel = static_cast<int>(to_uint32(info[0], "channel"));
-  const std::vector<int> descriptors = to_descriptors(info[1], "descriptors");
+  const std::vector<int> descriptors = to_vector(info[1], "descriptors", to_descriptor);
   check(info.Env(), nbd::send_descriptors(channel, descriptors), "sendmsg", "");
 }
 
@@ -94,17 +77,14 @@ Napi::Value receive_descriptors(const Napi::CallbackInfo& info) {
   return to_array(info.Env(), descriptors);
 }
 
-void close_descriptor(const Napi::CallbackInfo& info) {
-  close(static_cast<int>(to_uint32(info[0], "descriptor")));
-}
+void close_descriptor(const Napi::CallbackInfo& info) { close(to_descriptor(info[0])); }
 
 void replace_process(const Napi::CallbackInfo& info) {
-  if (!info[1].IsArray()) throw Napi::TypeError::New(info.Env(), "arguments must be an array");
-  const auto list = info[1].As<Napi::Array>();
-  std::vector<std::string> arguments;
-  for (uint32_t i = 0; i < list.Length(); i++) arguments.push_back(to_string(list.Get(i), "argument"));
+  const std::vector<std::string> arguments =
+      to_vector(info[1], "arguments", [](const Napi::Value& each) { return to_string(each, "argument"); });
   check(info.Env(),
-        nbd::replace_process(to_string(info[0], "program"), arguments, to_descriptors(info[2], "kept")),
+        nbd::replace_process(to_string(info[0], "program"), arguments,
+                             to_vector(info[2], "kept", to_descriptor)),
         "execve", "");
 }
 
@@ -130,14 +110,29 @@ Napi::Value kernel_status(const Napi::CallbackInfo& info) {
   std::vector<KernelDeviceStatus> devices;
   std::string why;
   check(env, nbd::kernel_status(devices, why), "nbd status", why);
-  Napi::Array result = Napi::Array::New(env);
-  for (const auto& [index, connected] : devices) {
+  return to_array(env, devices, [env](const KernelDeviceStatus& device) {
     Napi::Object each = Napi::Object::New(env);
-    each.Set("index", index);
-    each.Set("connected", connected);
-    result.Set(result.Length(), each);
-  }
-  return result;
+    each.Set("index", device.index);
+    each.Set("connected", device.connected);
+    return each;
+  });
+}
+
+}  // namespace
+
+void add_kernel_functions(Napi::Object& exports) {
+  define(exports, "lockFile", lock_file);
+  define(exports, "protectProcess", protect_process);
+  define(exports, "becomeIoFlusher", become_io_flusher);
+  define(exports, "descriptorChannel", descriptor_channel);
+  define(exports, "sendDescriptors", send_descriptors);
+  define(exports, "receiveDescriptors", receive_descriptors);
+  define(exports, "closeDescriptor", close_descriptor);
+  define(exports, "replaceProcess", replace_process);
+  define(exports, "kernelConnect", kernel_connect);
+  define(exports, "kernelReconfigure", kernel_reconfigure);
+  define(exports, "kernelDisconnect", kernel_disconnect);
+  define(exports, "kernelStatus", kernel_status);
 }
 
 }  // namespace rdmakit::nbd::binding

@@ -1,9 +1,8 @@
-#include "binding/ublk_functions.h"
-
-#include <memory>
+// Devices of the ublk driver.
 #include <string>
 
 #include "binding/convert.h"
+#include "binding/functions.h"
 #include "kernel/ublk.h"
 #include "volume/limits.h"
 
@@ -15,39 +14,19 @@ using namespace volume::binding;
 namespace {
 
 // One command of the driver, off the JavaScript thread: it waits for lanes, which do not need JavaScript.
-class CommandWorker final : public PromiseWorker {
+class CommandWorker final : public ErrnoWorker {
  public:
   using Command = int (*)(uint32_t index, std::string& why);
 
   CommandWorker(Napi::Env env, Command command, const char* name, uint32_t index)
-      : PromiseWorker(env, name), command_(command), index_(index) {}
+      : ErrnoWorker(env, name), command_(command), index_(index) {}
 
   void Execute() override { error_ = command_(index_, why_); }
-  void OnOK() override {
-    try {
-      check(Env(), error_, name_, why_);
-      deferred_.Resolve(Env().Undefined());
-    } catch (const Napi::Error& failure) {
-      deferred_.Reject(failure.Value());
-    }
-  }
 
  private:
   const Command command_;
   const uint32_t index_;
-  std::string why_;
-  int error_ = 0;
 };
-
-Napi::Value run(const Napi::CallbackInfo& info, CommandWorker::Command command, const char* name) {
-  // Deletes itself when it is done, as every Napi::AsyncWorker.
-  auto worker = std::make_unique<CommandWorker>(info.Env(), command, name, to_uint32(info[0], "index"));
-  const Napi::Promise promise = worker->promise();
-  worker.release()->Queue();
-  return promise;
-}
-
-}  // namespace
 
 Napi::Value ublk_add(const Napi::CallbackInfo& info) {
   const Napi::Env env = info.Env();
@@ -111,12 +90,24 @@ Napi::Value ublk_status(const Napi::CallbackInfo& info) {
   return object;
 }
 
-Napi::Value ublk_recover(const Napi::CallbackInfo& info) {
-  return run(info, nbd::ublk_recover, "ublk recover");
+}  // namespace
+
+void add_ublk_functions(Napi::Object& exports) {
+  define(exports, "ublkAdd", ublk_add);
+  define(exports, "ublkOpen", ublk_open);
+  define(exports, "ublkNudge", ublk_nudge);
+  define(exports, "ublkUse", ublk_use);
+  define(exports, "ublkStatus", ublk_status);
+  const auto command = [&exports](const char* property, CommandWorker::Command run, const char* name) {
+    define(exports, property, [run, name](const Napi::CallbackInfo& info) {
+      return start<CommandWorker>(info.Env(), run, name, to_uint32(info[0], "index"));
+    });
+  };
+  command("ublkRecover", nbd::ublk_recover, "ublk recover");
+  command("ublkStart", nbd::ublk_start, "ublk start");
+  command("ublkResume", nbd::ublk_resume, "ublk resume");
+  command("ublkStop", nbd::ublk_stop, "ublk stop");
+  command("ublkDelete", nbd::ublk_delete, "ublk delete");
 }
-Napi::Value ublk_start(const Napi::CallbackInfo& info) { return run(info, nbd::ublk_start, "ublk start"); }
-Napi::Value ublk_resume(const Napi::CallbackInfo& info) { return run(info, nbd::ublk_resume, "ublk resume"); }
-Napi::Value ublk_stop(const Napi::CallbackInfo& info) { return run(info, nbd::ublk_stop, "ublk stop"); }
-Napi::Value ublk_delete(const Napi::CallbackInfo& info) { return run(info, nbd::ublk_delete, "ublk delete"); }
 
 }  // namespace rdmakit::nbd::binding

@@ -31,24 +31,16 @@ struct Caller {
 using SharedCaller = std::shared_ptr<Caller>;
 
 SharedCaller to_caller(const Napi::Value& value) {
-  bool tagged = false;
-  if (value.IsExternal()) napi_check_object_type_tag(value.Env(), value, &kQueueTag, &tagged);
-  if (!tagged) throw Napi::TypeError::New(value.Env(), "expected a queue");
-  return *value.As<Napi::External<SharedCaller>>().Data();
+  return to_external<SharedCaller>(value, kQueueTag, "a queue");
 }
 
 Request to_request(const Napi::CallbackInfo& info) {
   Request request;
-  const std::string kind = to_string(info[1], "kind");
-  if (kind == "read") {
-    request.kind = RequestKind::read;
-  } else if (kind == "write") {
-    request.kind = RequestKind::write;
-  } else if (kind == "trim") {
-    request.kind = RequestKind::trim;
-  } else if (kind != "flush") {
-    throw Napi::TypeError::New(info.Env(), "kind must be read, write, trim or flush");
-  }
+  request.kind = to_choice<RequestKind>(info[1], "kind",
+                                        {{"read", RequestKind::read},
+                                         {"write", RequestKind::write},
+                                         {"trim", RequestKind::trim},
+                                         {"flush", RequestKind::flush}});
   request.offset = to_uint64(info[2], "offset");
   if (request.kind == RequestKind::trim) {
     request.length = to_uint32(info[3], "length");
@@ -64,10 +56,10 @@ Request to_request(const Napi::CallbackInfo& info) {
 }
 
 // The reference keeps the memory from the collector.
-class RequestWorker final : public PromiseWorker {
+class RequestWorker final : public ErrnoWorker {
  public:
   RequestWorker(const Napi::CallbackInfo& info, SharedCaller caller, const Request& request)
-      : PromiseWorker(info.Env(), "request"), caller_(std::move(caller)), request_(request) {
+      : ErrnoWorker(info.Env(), "request"), caller_(std::move(caller)), request_(request) {
     if (request.memory != nullptr) memory_ = Napi::Reference<Napi::Value>::New(info[3], 1);
   }
 
@@ -82,20 +74,11 @@ class RequestWorker final : public PromiseWorker {
     while (answer.memory_in_use && caller_->queue->await(answer)) {
     }
   }
-  void OnOK() override {
-    try {
-      check(Env(), error_, "request", "");
-      deferred_.Resolve(Env().Undefined());
-    } catch (const Napi::Error& failure) {
-      deferred_.Reject(failure.Value());
-    }
-  }
 
  private:
   Napi::Reference<Napi::Value> memory_;
   SharedCaller caller_;
   const Request request_;
-  int error_ = 0;
 };
 
 Napi::Value create_engine(const Napi::CallbackInfo& info) {
@@ -126,11 +109,7 @@ Napi::Value attach_queue(const Napi::CallbackInfo& info) {
 
 // request(queue, kind, offset, memory or length): memory lies in the lane's memory regions.
 Napi::Value ask(const Napi::CallbackInfo& info) {
-  // Deletes itself when it is done, as every Napi::AsyncWorker.
-  auto worker = std::make_unique<RequestWorker>(info, to_caller(info[0]), to_request(info));
-  const Napi::Promise promise = worker->promise();
-  worker.release()->Queue();
-  return promise;
+  return start<RequestWorker>(info, to_caller(info[0]), to_request(info));
 }
 
 }  // namespace

@@ -11,15 +11,18 @@ namespace {
 constexpr napi_type_tag kHandleTag{kHandleTagLower, kHandleTagUpper};
 }
 
-void check(Napi::Env env, int error, const char* syscall, const std::string& why) {
-  if (error == 0) return;
+Napi::Error failure(Napi::Env env, int error, const char* syscall, const std::string& why) {
   const char* name = errno_name(error);
   const std::string code = name == nullptr ? "EIO" : name;
   const std::string& detail = why.empty() ? std::string(strerror(error)) : why;
-  Napi::Error failure = Napi::Error::New(env, std::string(syscall) + ": " + detail + " (" + code + ")");
-  failure.Set("code", code);
-  failure.Set("syscall", syscall);
-  throw failure;
+  Napi::Error made = Napi::Error::New(env, std::string(syscall) + ": " + detail + " (" + code + ")");
+  made.Set("code", code);
+  made.Set("syscall", syscall);
+  return made;
+}
+
+void check(Napi::Env env, int error, const char* syscall, const std::string& why) {
+  if (error != 0) throw failure(env, error, syscall, why);
 }
 
 uint64_t to_uint64(const Napi::Value& value, const char* what) {

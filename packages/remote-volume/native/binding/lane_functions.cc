@@ -5,6 +5,8 @@
 
 namespace rdmakit::volume::binding {
 
+namespace {
+
 Napi::Value lane_requirements(const Napi::CallbackInfo& info) {
   const LaneRequirements needs = volume::lane_requirements();
   Napi::Object object = Napi::Object::New(info.Env());
@@ -15,35 +17,25 @@ Napi::Value lane_requirements(const Napi::CallbackInfo& info) {
   return object;
 }
 
-namespace {
-
 LaneResources to_resources(const Napi::CallbackInfo& info) {
-  if (!info[3].IsArray() || !info[4].IsArray())
-    throw Napi::TypeError::New(info.Env(), "queuePairs and memoryRegions must be arrays");
   LaneResources resources;
   resources.cq = to_reference<CqRef>(info[1], HandleKind::completion_queue, "completionQueue");
   resources.channel = to_optional<ChannelRef>(info[2], HandleKind::completion_channel, "channel");
-  const auto queue_pairs = info[3].As<Napi::Array>();
-  for (uint32_t i = 0; i < queue_pairs.Length(); i++)
-    resources.queue_pairs.push_back(
-        to_optional<QpRef>(queue_pairs.Get(i), HandleKind::queue_pair, "queuePair"));
-  const auto regions = info[4].As<Napi::Array>();
-  for (uint32_t i = 0; i < regions.Length(); i++)
-    resources.memory_regions.push_back(
-        to_optional<MrRef>(regions.Get(i), HandleKind::memory_region, "memoryRegion"));
+  resources.queue_pairs = to_vector(info[3], "queuePairs", [](const Napi::Value& each) {
+    return to_optional<QpRef>(each, HandleKind::queue_pair, "queuePair");
+  });
+  resources.memory_regions = to_vector(info[4], "memoryRegions", [](const Napi::Value& each) {
+    return to_optional<MrRef>(each, HandleKind::memory_region, "memoryRegion");
+  });
   return resources;
 }
 
 Napi::Value describe_lane(Napi::Env env, uint32_t index, const std::vector<std::string>& warnings) {
   Napi::Object lane = Napi::Object::New(env);
   lane.Set("index", index);
-  Napi::Array texts = Napi::Array::New(env, warnings.size());
-  for (size_t i = 0; i < warnings.size(); i++) texts.Set(static_cast<uint32_t>(i), warnings[i]);
-  lane.Set("warnings", texts);
+  lane.Set("warnings", to_array(env, warnings));
   return lane;
 }
-
-}  // namespace
 
 Napi::Value add_lane(const Napi::CallbackInfo& info) {
   const Napi::Env env = info.Env();
@@ -99,14 +91,12 @@ Napi::Value synchronize(const Napi::CallbackInfo& info) {
 void pin_lane(const Napi::CallbackInfo& info) {
   // The maximum for which the kernel is built (CONFIG_NR_CPUS of x86).
   constexpr uint32_t kProcessors = 8192;
-  if (!info[2].IsArray()) throw Napi::TypeError::New(info.Env(), "processors must be an array");
-  const auto list = info[2].As<Napi::Array>();
-  std::vector<uint32_t> processors;
-  for (uint32_t i = 0; i < list.Length(); i++) {
-    processors.push_back(to_uint32(list.Get(i), "processor"));
-    if (processors.back() >= kProcessors)
-      throw Napi::TypeError::New(info.Env(), "processor must be an integer of 0 … 8191");
-  }
+  const std::vector<uint32_t> processors = to_vector(info[2], "processors", [](const Napi::Value& each) {
+    const uint32_t processor = to_uint32(each, "processor");
+    if (processor >= kProcessors)
+      throw Napi::TypeError::New(each.Env(), "processor must be an integer of 0 … 8191");
+    return processor;
+  });
   check(info.Env(), to_engine(info[0]).pin_lane(to_uint32(info[1], "lane"), processors), "pinLane", "");
 }
 
@@ -116,6 +106,22 @@ void yield_lane(const Napi::CallbackInfo& info) {
 
 void resume_lane(const Napi::CallbackInfo& info) {
   check(info.Env(), to_engine(info[0]).resume_lane(to_uint32(info[1], "lane")), "resumeLane", "");
+}
+
+}  // namespace
+
+void add_lane_functions(Napi::Object& exports) {
+  define(exports, "laneRequirements", lane_requirements);
+  define(exports, "synchronize", synchronize);
+  define(exports, "addLane", add_lane);
+  define(exports, "addRefillLane", add_refill_lane);
+  define(exports, "connectServer", connect_server);
+  define(exports, "disconnectServer", disconnect_server);
+  define(exports, "releaseServer", release_server);
+  define(exports, "failServer", fail_server);
+  define(exports, "pinLane", pin_lane);
+  define(exports, "yieldLane", yield_lane);
+  define(exports, "resumeLane", resume_lane);
 }
 
 }  // namespace rdmakit::volume::binding

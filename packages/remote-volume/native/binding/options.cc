@@ -9,22 +9,6 @@ namespace rdmakit::volume::binding {
 
 namespace {
 
-Acknowledge to_acknowledge(const Napi::Value& value) {
-  const std::string when = to_string(value, "acknowledge");
-  if (when == "one") return Acknowledge::one;
-  if (when == "backup") return Acknowledge::backup;
-  if (when != "all") throw Napi::TypeError::New(value.Env(), "acknowledge must be all, one or backup");
-  return Acknowledge::all;
-}
-
-Compression to_compression(const Napi::Value& value) {
-  const std::string how = to_string(value, "compress");
-  if (how == "lz4") return Compression::measured;
-  if (how == "lz4-always") return Compression::always;
-  if (how != "none") throw Napi::TypeError::New(value.Env(), "compress must be none, lz4 or lz4-always");
-  return Compression::off;
-}
-
 BackupOptions to_backup(const Napi::Object& from) {
   BackupOptions options;
   options.path = to_string(from.Get("file"), "backup.file");
@@ -34,27 +18,23 @@ BackupOptions to_backup(const Napi::Object& from) {
   return options;
 }
 
-WaitMode to_wait_mode(const Napi::Value& value) {
-  const std::string mode = to_string(value, "waitMode");
-  if (mode == "poll") return WaitMode::poll;
-  if (mode == "event") return WaitMode::event;
-  if (mode != "adaptive") throw Napi::TypeError::New(value.Env(), "waitMode must be poll, event or adaptive");
-  return WaitMode::adaptive;
-}
-
 }  // namespace
 
 void to_volume_options(const Napi::Object& from, VolumeEngineOptions& options) {
   options.volume.size = to_uint64(from.Get("size"), "size");
   options.volume.slab_size = to_uint64(from.Get("slabSize"), "slabSize");
   options.volume.read_only = from.Get("readOnly").ToBoolean();
-  options.acknowledge = to_acknowledge(from.Get("acknowledge"));
+  options.acknowledge = to_choice<Acknowledge>(
+      from.Get("acknowledge"), "acknowledge",
+      {{"all", Acknowledge::all}, {"one", Acknowledge::one}, {"backup", Acknowledge::backup}});
   options.refill_rate = to_uint64(from.Get("refillRate"), "refillRate");
   options.read_ahead = to_uint32(from.Get("readAhead"), "readAhead");
   options.volume.thin = from.Get("thin").ToBoolean();
   options.volume.checksums = from.Get("checksums").ToBoolean();
   options.volume.checksum_file = to_string(from.Get("pageChecksums"), "pageChecksums");
-  options.volume.compression = to_compression(from.Get("compress"));
+  options.volume.compression = to_choice<Compression>(
+      from.Get("compress"), "compress",
+      {{"none", Compression::off}, {"lz4", Compression::measured}, {"lz4-always", Compression::always}});
   options.volume.length_file = to_string(from.Get("pageLengths"), "pageLengths");
   options.volume.page_map_file = to_string(from.Get("pageMap"), "pageMap");
   options.volume.slab_map_file = to_string(from.Get("slabMap"), "slabMap");
@@ -67,7 +47,9 @@ void to_volume_options(const Napi::Object& from, VolumeEngineOptions& options) {
   options.backup = to_backup(from.Get("backup").As<Napi::Object>());
   options.backup.swap_safe = options.swap_safe;
   options.backup.prefault = options.volume.prefault;
-  options.wait_mode = to_wait_mode(from.Get("waitMode"));
+  options.wait_mode = to_choice<WaitMode>(
+      from.Get("waitMode"), "waitMode",
+      {{"poll", WaitMode::poll}, {"event", WaitMode::event}, {"adaptive", WaitMode::adaptive}});
 }
 
 }  // namespace rdmakit::volume::binding

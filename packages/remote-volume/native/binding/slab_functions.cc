@@ -1,4 +1,5 @@
 // The slab table: where slabs are, as JavaScript decides it.
+#include <span>
 #include <vector>
 
 #include "binding/convert.h"
@@ -25,11 +26,7 @@ Replica to_replica(const Napi::Value& value) {
 }
 
 std::vector<Replica> to_replicas(const Napi::Value& value) {
-  if (!value.IsArray()) throw Napi::TypeError::New(value.Env(), "expected an array of replicas");
-  const auto list = value.As<Napi::Array>();
-  std::vector<Replica> replicas;
-  for (uint32_t i = 0; i < list.Length(); i++) replicas.push_back(to_replica(list.Get(i)));
-  return replicas;
+  return to_vector(value, "replicas", to_replica);
 }
 
 const char* explain(int error) {
@@ -53,18 +50,14 @@ const char* explain(int error) {
   }
 }
 
-}  // namespace
-
 void map_slab(const Napi::CallbackInfo& info) {
   const int error = to_engine(info[0]).volume().map_slab(to_uint32(info[1], "slab"), to_replicas(info[2]));
   check(info.Env(), error, "mapSlab", explain(error));
 }
 
 Napi::Value left_claimed(const Napi::CallbackInfo& info) {
-  const std::vector<uint64_t>& pages = to_engine(info[0]).volume().left_claimed();
-  Napi::Array result = Napi::Array::New(info.Env(), pages.size());
-  for (uint32_t i = 0; i < pages.size(); i++) result.Set(i, static_cast<double>(pages[i]));
-  return result;
+  return to_array(info.Env(), to_engine(info[0]).volume().left_claimed(),
+                  [](uint64_t page) { return static_cast<double>(page); });
 }
 
 Napi::Value next_to_resync(const Napi::CallbackInfo& info) {
@@ -80,18 +73,15 @@ Napi::Value look_up_slab(const Napi::CallbackInfo& info) {
   const int error = to_engine(info[0]).volume().look_up(to_uint32(info[1], "slab"), place, ever);
   check(env, error, "lookUpSlab", explain(error));
   if (!ever) return env.Null();
-  Napi::Array replicas = Napi::Array::New(env, place.count);
-  for (uint32_t i = 0; i < place.count; i++) {
-    const Replica& replica = place.replicas[i];
+  return to_array(env, std::span(place.replicas).first(place.count), [env](const Replica& replica) {
     Napi::Object each = Napi::Object::New(env);
     each.Set("server", static_cast<uint32_t>(replica.server));
     each.Set("remoteKey", replica.remote_key);
     each.Set("address", Napi::BigInt::New(env, replica.address));
     each.Set("live", replica.live);
     each.Set("leaving", replica.leaving);
-    replicas.Set(i, each);
-  }
-  return replicas;
+    return each;
+  });
 }
 
 void replace_slab(const Napi::CallbackInfo& info) {
@@ -123,7 +113,7 @@ void retire_replica(const Napi::CallbackInfo& info) {
         error == EBUSY ? "no other usable replica is left" : explain(error));
 }
 
-static Napi::Value from_dropped(Napi::Env env, const Volume::Dropped& dropped) {
+Napi::Value from_dropped(Napi::Env env, const Volume::Dropped& dropped) {
   Napi::Object result = Napi::Object::New(env);
   result.Set("wasLive", dropped.was_live);
   result.Set("liveLeft", dropped.live_left);
@@ -165,14 +155,12 @@ Napi::Value remove_spare(const Napi::CallbackInfo& info) {
 Napi::Value collect_spares(const Napi::CallbackInfo& info) {
   std::vector<PlacePool::Used> used;
   to_engine(info[0]).volume().collect_spares(used);
-  Napi::Array result = Napi::Array::New(info.Env(), used.size());
-  for (uint32_t i = 0; i < used.size(); i++) {
+  return to_array(info.Env(), used, [&info](const PlacePool::Used& place) {
     Napi::Object each = Napi::Object::New(info.Env());
-    each.Set("id", used[i].id);
-    each.Set("slab", used[i].slab);
-    result.Set(i, each);
-  }
-  return result;
+    each.Set("id", place.id);
+    each.Set("slab", place.slab);
+    return each;
+  });
 }
 
 void set_exhausted(const Napi::CallbackInfo& info) { to_engine(info[0]).set_exhausted(); }
@@ -180,9 +168,7 @@ void set_exhausted(const Napi::CallbackInfo& info) { to_engine(info[0]).set_exha
 Napi::Value take_cleared(const Napi::CallbackInfo& info) {
   std::vector<uint32_t> slabs;
   to_engine(info[0]).volume().take_cleared(slabs);
-  Napi::Array result = Napi::Array::New(info.Env(), slabs.size());
-  for (uint32_t i = 0; i < slabs.size(); i++) result.Set(i, slabs[i]);
-  return result;
+  return to_array(info.Env(), slabs);
 }
 
 // False: it is not empty, or has no place.
@@ -190,6 +176,30 @@ Napi::Value vacate_slab(const Napi::CallbackInfo& info) {
   const int error = to_engine(info[0]).volume().vacate(to_uint32(info[1], "slab"));
   if (error == EINVAL) check(info.Env(), error, "vacateSlab", explain(error));
   return Napi::Boolean::New(info.Env(), error == 0);
+}
+
+}  // namespace
+
+void add_slab_functions(Napi::Object& exports) {
+  define(exports, "leftClaimed", left_claimed);
+  define(exports, "nextToResync", next_to_resync);
+  define(exports, "lookUpSlab", look_up_slab);
+  define(exports, "mapSlab", map_slab);
+  define(exports, "replaceSlab", replace_slab);
+  define(exports, "addReplica", add_replica);
+  define(exports, "moveReplica", move_replica);
+  define(exports, "setWaits", set_waits);
+  define(exports, "stampBackup", stamp_backup);
+  define(exports, "retireReplica", retire_replica);
+  define(exports, "dropReplica", drop_replica);
+  define(exports, "dropRetired", drop_retired);
+  define(exports, "refill", refill);
+  define(exports, "addSpare", add_spare);
+  define(exports, "removeSpare", remove_spare);
+  define(exports, "collectSpares", collect_spares);
+  define(exports, "setExhausted", set_exhausted);
+  define(exports, "takeCleared", take_cleared);
+  define(exports, "vacateSlab", vacate_slab);
 }
 
 }  // namespace rdmakit::volume::binding

@@ -155,8 +155,6 @@ Napi::Value describe_backup(Napi::Env env, VolumeEngine& engine) {
   return to;
 }
 
-}  // namespace
-
 // Counts the written pages of a slab that the backup neither has nor will get.
 Napi::Value missing_in_backup(const Napi::CallbackInfo& info) {
   VolumeEngine& engine = to_engine(info[0]);
@@ -171,17 +169,11 @@ Napi::Value missing_in_backup(const Napi::CallbackInfo& info) {
 }
 
 Napi::Value backup_warnings(const Napi::CallbackInfo& info) {
-  const std::vector<std::string>& warnings = to_engine(info[0]).backup_warnings();
-  Napi::Array texts = Napi::Array::New(info.Env(), warnings.size());
-  for (size_t i = 0; i < warnings.size(); i++) texts.Set(static_cast<uint32_t>(i), warnings[i]);
-  return texts;
+  return to_array(info.Env(), to_engine(info[0]).backup_warnings());
 }
 
 Napi::Value failed_servers(const Napi::CallbackInfo& info) {
-  Napi::Array failed = Napi::Array::New(info.Env());
-  for (const uint32_t server : to_engine(info[0]).volume().failed_in_order())
-    failed.Set(failed.Length(), server);
-  return failed;
+  return to_array(info.Env(), to_engine(info[0]).volume().failed_in_order());
 }
 
 Napi::Value statistics(const Napi::CallbackInfo& info) {
@@ -202,6 +194,15 @@ Napi::Value statistics(const Napi::CallbackInfo& info) {
   result.Set("refill", describe_refill(env, engine));
   result.Set("backup", describe_backup(env, engine));
   return result;
+}
+
+}  // namespace
+
+void add_statistics_functions(Napi::Object& exports) {
+  define(exports, "failedServers", failed_servers);
+  define(exports, "backupWarnings", backup_warnings);
+  define(exports, "missingInBackup", missing_in_backup);
+  define(exports, "statistics", statistics);
 }
 
 }  // namespace rdmakit::volume::binding

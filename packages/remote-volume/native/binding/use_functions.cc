@@ -5,6 +5,8 @@
 
 namespace rdmakit::volume::binding {
 
+namespace {
+
 void set_limits(const Napi::CallbackInfo& info) {
   const int error = to_engine(info[0]).set_limits(to_uint32(info[1], "server"), to_uint64(info[2], "bytes"),
                                                   to_uint64(info[3], "operations"));
@@ -38,6 +40,14 @@ Napi::Value idle(const Napi::CallbackInfo& info) {
   const int error = to_engine(info[0]).volume().idle(to_uint32(info[1], "slab"), now_ns(), nanoseconds);
   check(env, error, "idle", "slab out of range");
   return Napi::Number::New(env, static_cast<double>(nanoseconds / 1'000'000));
+}
+
+}  // namespace
+
+void add_use_functions(Napi::Object& exports) {
+  define(exports, "setLimits", set_limits);
+  define(exports, "usage", usage);
+  define(exports, "idle", idle);
 }
 
 }  // namespace rdmakit::volume::binding

@@ -9,108 +9,83 @@ namespace rdmakit::volume::binding {
 namespace {
 
 EngineObject& to_object(const Napi::Value& value) {
-  bool tagged = false;
-  if (value.IsExternal()) napi_check_object_type_tag(value.Env(), value, &kEngineTag, &tagged);
-  if (!tagged) throw Napi::TypeError::New(value.Env(), "expected an engine");
-  return *value.As<Napi::External<EngineObject>>().Data();
+  return to_external<EngineObject>(value, kEngineTag, "an engine");
 }
 
+// As NativeEvent in TypeScript, and NativeFrontEvent of @rdmakit/nbd-client.
 Napi::Object describe(Napi::Env env, const Event& event) {
-  Napi::Object object = Napi::Object::New(env);
+  using Fields = std::initializer_list<std::pair<const char*, Napi::Value>>;
+  const auto object = [env](const char* type, const Fields& fields) {
+    Napi::Object made = Napi::Object::New(env);
+    made.Set("type", type);
+    for (const auto& [name, value] : fields) made.Set(name, value);
+    return made;
+  };
+  const auto number = [env](double value) { return Napi::Number::New(env, value); };
+  const Napi::Value lane = number(event.lane);
+  const Napi::Value slab = number(event.slab);
+  const Napi::Value server = number(event.server);
+  const Napi::Value reason = Napi::String::New(env, event.reason.data());
+  const Napi::Value subject = Napi::String::New(env, event.subject.data());
   switch (event.type) {
     case Event::Type::server_failed:
-      object.Set("type", "serverFailed");
-      object.Set("server", event.server);
       // The lane that noticed; -1 when JavaScript itself said so.
-      object.Set("lane", event.lane == kMaxLanes ? -1 : static_cast<int>(event.lane));
-      object.Set("reason", event.reason.data());
-      break;
+      return object(
+          "serverFailed",
+          {{"server", server}, {"lane", event.lane == kMaxLanes ? number(-1) : lane}, {"reason", reason}});
     case Event::Type::connection_opened:
-      object.Set("type", "connectionOpened");
-      object.Set("lane", event.lane);
-      break;
+      return object("connectionOpened", {{"lane", lane}});
     case Event::Type::connection_closed:
-      object.Set("type", "connectionClosed");
-      object.Set("lane", event.lane);
-      object.Set("reason", event.reason.data());
-      break;
+      return object("connectionClosed", {{"lane", lane}, {"reason", reason}});
     case Event::Type::lane_idle:
-      object.Set("type", "laneIdle");
-      object.Set("lane", event.lane);
-      break;
+      return object("laneIdle", {{"lane", lane}});
     case Event::Type::handshake_refused:
-      object.Set("type", "handshakeRefused");
-      object.Set("peer", event.subject.data());
-      object.Set("reason", event.reason.data());
-      break;
+      return object("handshakeRefused", {{"peer", subject}, {"reason", reason}});
     case Event::Type::listener_failed:
-      object.Set("type", "listenerFailed");
-      object.Set("address", event.subject.data());
-      object.Set("reason", event.reason.data());
-      break;
+      return object("listenerFailed", {{"address", subject}, {"reason", reason}});
     case Event::Type::slab_refilled:
-      object.Set("type", "slabRefilled");
-      object.Set("slab", event.slab);
-      object.Set("server", event.server);
-      break;
+      return object("slabRefilled", {{"slab", slab}, {"server", server}});
     case Event::Type::refill_failed:
-      object.Set("type", "refillFailed");
-      object.Set("slab", event.slab);
-      object.Set("server", event.server);
-      object.Set("reason", event.reason.data());
-      break;
+      return object("refillFailed", {{"slab", slab}, {"server", server}, {"reason", reason}});
     case Event::Type::slabs_changed:
-      object.Set("type", "slabsChanged");
-      break;
+      return object("slabsChanged", {});
     case Event::Type::synchronized:
-      object.Set("type", "synchronized");
-      object.Set("epoch", static_cast<double>(event.epoch));
-      break;
+      return object("synchronized", {{"epoch", number(static_cast<double>(event.epoch))}});
     case Event::Type::page_repaired:
     case Event::Type::page_lost:
-      object.Set("type", event.type == Event::Type::page_repaired ? "pageRepaired" : "pageLost");
-      object.Set("slab", event.slab);
-      object.Set("server", event.server == kBackupServer ? env.Null() : Napi::Number::New(env, event.server));
-      object.Set("page", static_cast<double>(event.page));
-      break;
+      return object(event.type == Event::Type::page_repaired ? "pageRepaired" : "pageLost",
+                    {{"slab", slab},
+                     {"server", event.server == kBackupServer ? env.Null() : server},
+                     {"page", number(static_cast<double>(event.page))}});
     case Event::Type::lane_yielded:
-      object.Set("type", "laneYielded");
-      object.Set("lane", event.lane);
-      object.Set("descriptor", event.descriptor);
-      break;
+      return object("laneYielded", {{"lane", lane}, {"descriptor", number(event.descriptor)}});
     case Event::Type::backup_failed:
-      object.Set("type", "backupFailed");
-      object.Set("reason", event.reason.data());
-      break;
+      return object("backupFailed", {{"reason", reason}});
   }
-  return object;
+  return Napi::Object::New(env);
 }
 
 // Joins the lanes off the JavaScript thread. The reference keeps the engine from the collector.
-class CloseWorker final : public PromiseWorker {
+class CloseWorker final : public ErrnoWorker {
  public:
   CloseWorker(const Napi::Value& external, EngineObject& object, uint64_t timeout_ns)
-      : PromiseWorker(external.Env(), "close"),
+      : ErrnoWorker(external.Env(), "close"),
         external_(Napi::Reference<Napi::Value>::New(external, 1)),
         object_(object),
-        timeout_ns_(timeout_ns) {}
+        timeout_ns_(timeout_ns) {
+    why_ = "a lane's device gave its work requests back neither done nor flushed";
+  }
 
   void Execute() override { error_ = object_.engine->close(timeout_ns_); }
   void OnOK() override {
     object_.release_events();
-    try {
-      check(Env(), error_, "close", "a lane's device gave its work requests back neither done nor flushed");
-      deferred_.Resolve(Env().Undefined());
-    } catch (const Napi::Error& failure) {
-      deferred_.Reject(failure.Value());
-    }
+    ErrnoWorker::OnOK();
   }
 
  private:
   Napi::Reference<Napi::Value> external_;
   EngineObject& object_;
   const uint64_t timeout_ns_;
-  int error_ = 0;
 };
 
 }  // namespace
@@ -162,14 +137,17 @@ Napi::Value make_engine(const Napi::CallbackInfo& info, const Napi::Function& li
   return external;
 }
 
-Napi::Value close_engine(const Napi::CallbackInfo& info) {
-  EngineObject& object = to_object(info[0]);
+static Napi::Value close_engine(const Napi::CallbackInfo& info) {
   const uint64_t timeout = to_uint32(info[1], "timeout") * kMillisecond;
-  // Deletes itself when it is done, as every Napi::AsyncWorker.
-  auto worker = std::make_unique<CloseWorker>(info[0], object, timeout);
-  const Napi::Promise promise = worker->promise();
-  worker.release()->Queue();
-  return promise;
+  return start<CloseWorker>(info[0], to_object(info[0]), timeout);
+}
+
+void add_volume_functions(Napi::Object& exports) {
+  add_slab_functions(exports);
+  add_lane_functions(exports);
+  add_use_functions(exports);
+  add_statistics_functions(exports);
+  define(exports, "close", close_engine);
 }
 
 }  // namespace rdmakit::volume::binding

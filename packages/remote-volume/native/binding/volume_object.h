@@ -42,46 +42,13 @@ void to_volume_options(const Napi::Object& from, VolumeEngineOptions& options);
 
 VolumeEngine& to_engine(const Napi::Value& value);
 
-// Adds the functions below to an addon's exports, under the names that JavaScript knows.
+// Adds the functions of a volume to an addon's exports, by the names that JavaScript knows (VolumeAddon in
+// TypeScript).
 void add_volume_functions(Napi::Object& exports);
-
-Napi::Value lane_requirements(const Napi::CallbackInfo& info);
-Napi::Value left_claimed(const Napi::CallbackInfo& info);
-Napi::Value next_to_resync(const Napi::CallbackInfo& info);
-Napi::Value look_up_slab(const Napi::CallbackInfo& info);
-void map_slab(const Napi::CallbackInfo& info);
-void replace_slab(const Napi::CallbackInfo& info);
-void add_replica(const Napi::CallbackInfo& info);
-void move_replica(const Napi::CallbackInfo& info);
-void set_waits(const Napi::CallbackInfo& info);
-void stamp_backup(const Napi::CallbackInfo& info);
-Napi::Value failed_servers(const Napi::CallbackInfo& info);
-void retire_replica(const Napi::CallbackInfo& info);
-Napi::Value drop_replica(const Napi::CallbackInfo& info);
-Napi::Value drop_retired(const Napi::CallbackInfo& info);
-void refill(const Napi::CallbackInfo& info);
-Napi::Value backup_warnings(const Napi::CallbackInfo& info);
-Napi::Value missing_in_backup(const Napi::CallbackInfo& info);
-void add_spare(const Napi::CallbackInfo& info);
-Napi::Value remove_spare(const Napi::CallbackInfo& info);
-Napi::Value collect_spares(const Napi::CallbackInfo& info);
-void set_exhausted(const Napi::CallbackInfo& info);
-Napi::Value take_cleared(const Napi::CallbackInfo& info);
-Napi::Value vacate_slab(const Napi::CallbackInfo& info);
-Napi::Value synchronize(const Napi::CallbackInfo& info);
-Napi::Value add_lane(const Napi::CallbackInfo& info);
-Napi::Value add_refill_lane(const Napi::CallbackInfo& info);
-void connect_server(const Napi::CallbackInfo& info);
-void disconnect_server(const Napi::CallbackInfo& info);
-void release_server(const Napi::CallbackInfo& info);
-void fail_server(const Napi::CallbackInfo& info);
-void pin_lane(const Napi::CallbackInfo& info);
-void yield_lane(const Napi::CallbackInfo& info);
-void resume_lane(const Napi::CallbackInfo& info);
-Napi::Value close_engine(const Napi::CallbackInfo& info);
-Napi::Value statistics(const Napi::CallbackInfo& info);
-void set_limits(const Napi::CallbackInfo& info);
-Napi::Value usage(const Napi::CallbackInfo& info);
-Napi::Value idle(const Napi::CallbackInfo& info);
+// The parts of that.
+void add_slab_functions(Napi::Object& exports);
+void add_lane_functions(Napi::Object& exports);
+void add_use_functions(Napi::Object& exports);
+void add_statistics_functions(Napi::Object& exports);
 
 }  // namespace rdmakit::volume::binding

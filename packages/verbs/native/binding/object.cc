@@ -100,10 +100,7 @@ Napi::Value Object::close_async(Napi::Env env) {
     return already.Promise();
   }
   end_in_javascript();
-  auto* const closing = new Closing(env, *this);
-  Napi::Promise promise = closing->promise();
-  closing->Queue();
-  return promise;
+  return start<Closing>(env, *this);
 }
 
 void Object::finalize(napi_env, void* data, void*) {

@@ -185,11 +185,8 @@ Napi::Value PdObject::alloc_mr(const Napi::CallbackInfo& info) {
   constexpr int kRemote =
       IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND;
   if (provider.peers_map_memory() && (access & kRemote) != 0) options.populated = true;
-  auto* work = new Allocation(info.Env(), *this, static_cast<size_t>(info[1].As<Napi::Number>().Int64Value()),
-                              access, options);
-  Napi::Promise promise = work->promise();
-  work->Queue();
-  return promise;
+  const auto length = static_cast<size_t>(info[1].As<Napi::Number>().Int64Value());
+  return start<Allocation>(info.Env(), *this, length, access, options);
 }
 
 // regMr(pd, arrayBuffer, offset, length, access)
@@ -202,11 +199,8 @@ Napi::Value PdObject::reg_mr(const Napi::CallbackInfo& info) {
 
 // regMrAsync(pd, arrayBuffer, offset, length, access)
 Napi::Value PdObject::reg_mr_async(const Napi::CallbackInfo& info) {
-  auto* work =
-      new BorrowedRegistration(info.Env(), *this, borrowed(info, 1), info[4].As<Napi::Number>().Int32Value());
-  Napi::Promise promise = work->promise();
-  work->Queue();
-  return promise;
+  const int access = info[4].As<Napi::Number>().Int32Value();
+  return start<BorrowedRegistration>(info.Env(), *this, borrowed(info, 1), access);
 }
 
 // regDmabufMr(pd, fd, offset, length, access)

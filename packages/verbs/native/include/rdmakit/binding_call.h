@@ -9,6 +9,7 @@
 #include <new>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace rdmakit {
 
@@ -79,5 +80,14 @@ class PromiseWorker : public Napi::AsyncWorker {
   const Napi::Promise::Deferred deferred_;
   const char* const name_;
 };
+
+// Starts the work of a PromiseWorker, which deletes itself when it is done, as every Napi::AsyncWorker.
+template <typename Worker, typename... Arguments>
+Napi::Value start(Arguments&&... arguments) {
+  auto worker = std::make_unique<Worker>(std::forward<Arguments>(arguments)...);
+  const Napi::Promise promise = worker->promise();
+  worker.release()->Queue();
+  return promise;
+}
 
 }  // namespace rdmakit
