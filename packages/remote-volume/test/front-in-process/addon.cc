@@ -7,7 +7,7 @@
 
 #include "binding/convert.h"
 #include "binding/volume_object.h"
-#include "front-in-process/in_process_engine.h"
+#include "in_process_engine.h"
 #include "rdmakit/binding_call.h"
 
 namespace rdmakit::volume::binding {

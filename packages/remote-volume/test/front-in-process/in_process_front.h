@@ -7,7 +7,7 @@
 #include <memory>
 #include <utility>
 
-#include "front-in-process/in_process_queue.h"
+#include "in_process_queue.h"
 #include "lane/working_lane.h"
 #include "rdma/index_stack.h"
 #include "request/buffer_pins.h"

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "engine/volume_engine.h"
-#include "front-in-process/in_process_front.h"
+#include "in_process_front.h"
 #include "rdmakit/thread.h"
 
 namespace rdmakit::volume {

@@ -1,4 +1,4 @@
-#include "front-in-process/in_process_engine.h"
+#include "in_process_engine.h"
 
 #include <cerrno>
 #include <utility>
