@@ -99,14 +99,40 @@ export interface NativeBinding extends VolumeAddon {
   attachDevice(engine: NativeEngine, lanes: number[], descriptor: number): void
   yieldLane(engine: NativeEngine, lane: number): void
   resumeLane(engine: NativeEngine, lane: number): void
+  /**
+   * Prepares this process to serve swap: locks the memory that lanes use (all but V8's own heap, see
+   * packages/remote-volume/native/system/swap_safety.h) and asks the OOM killer to spare it. Says of each protection whether it
+   * was granted, and why not. Call it after the lanes are made, and again after more were added.
+   */
   protectProcess(): NativeSafety[]
+  /**
+   * Marks this thread, those that it starts, and what {@link replaceProcess} executes as part of the I/O path
+   * (PR_SET_IO_FLUSHER of prctl(2)): to get memory they never write to a device.
+   * @returns true when it is only now: threads that were there before are not marked. False, too, where it is not permitted
+   */
   becomeIoFlusher(): boolean
+  /**
+   * Locks a file, made if it is missing, until the descriptor is closed or the process ends.
+   * @throws EBUSY: another process has it
+   */
   lockFile(path: string): number
+  /** Both ends of a socket over which open files go from process to process. The caller closes them. */
   descriptorChannel(): [number, number]
-  sendDescriptors(channel: number, descriptors: number[]): void
+  /** Sends 1 to 253 descriptors to the receiver at the other end; they also stay the caller's. */
+  sendDescriptors(channel: number, descriptors: readonly number[]): void
+  /**
+   * Receives the descriptors of one call of {@link sendDescriptors}, now the caller's. @throws EAGAIN: there is nothing
+   */
   receiveDescriptors(channel: number): number[]
+  /** Closes a descriptor that BlockEngine.attachSocketpair gave, once the kernel has it. */
   closeDescriptor(descriptor: number): void
-  replaceProcess(program: string, words: string[], kept: number[]): void
+  /**
+   * Executes another program in this process, with its environment, control group, standard input, output and
+   * error, and without its memory. No `exit` event comes first.
+   * @param program found by PATH @param kept more descriptors that stay open @throws Error with the `code` of
+   * execve(2), and this process continues
+   */
+  replaceProcess(program: string, words: readonly string[], kept: readonly number[]): void
   kernelConnect(options: NativeKernelConnect): number
   kernelReconfigure(options: NativeKernelConnect): void
   kernelDisconnect(index: number): void
