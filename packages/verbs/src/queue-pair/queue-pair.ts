@@ -5,7 +5,7 @@ import { Resource } from '../base/resource.js'
 import type { CompletionQueue } from '../completion/completion-queue.js'
 import type { ConnectionId } from '../connection/connection-id.js'
 import type { ProtectionDomain } from '../device/protection-domain.js'
-import { type MemoryRegion, nativeSges } from '../memory/memory-region.js'
+import type { MemoryRegion } from '../memory/memory-region.js'
 import { native } from '../native.js'
 import {
   nativeAttributes,
@@ -18,7 +18,12 @@ import {
   TYPES,
 } from './queue-pair-state.js'
 import type { SharedReceiveQueue } from './shared-receive-queue.js'
-import { nativeSendWorkRequest, type ReceiveWorkRequest, type SendWorkRequest } from './work-request.js'
+import {
+  nativeReceiveWorkRequest,
+  nativeSendWorkRequest,
+  type ReceiveWorkRequest,
+  type SendWorkRequest,
+} from './work-request.js'
 import { ReceiveSlots, SendSlots } from './work-request-slots.js'
 
 /** What {@link ConnectionId.createQueuePair} takes. */
@@ -143,10 +148,7 @@ export class QueuePair extends Resource {
 
   /** Posts receive buffers (ibv_post_recv(3)). @throws VerbsError ENOMEM: the receive queue is full */
   postReceive(...requests: readonly ReceiveWorkRequest[]): void {
-    const prepared = requests.map(({ workRequestId = 0n, data = [] }) => ({
-      workRequestId,
-      sges: nativeSges(data),
-    }))
+    const prepared = requests.map(nativeReceiveWorkRequest)
     calling(this.description, () => native.postReceive(this.handle, prepared, false))
   }
 

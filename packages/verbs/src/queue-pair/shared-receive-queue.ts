@@ -3,9 +3,8 @@ import { integerInRange } from '../base/integers.js'
 import { Resource } from '../base/resource.js'
 import type { ProtectionDomain } from '../device/protection-domain.js'
 import type { MemoryRegion } from '../memory/memory-region.js'
-import { nativeSges } from '../memory/memory-region.js'
 import { native } from '../native.js'
-import type { ReceiveWorkRequest } from './work-request.js'
+import { nativeReceiveWorkRequest, type ReceiveWorkRequest } from './work-request.js'
 import { ReceiveSlots } from './work-request-slots.js'
 
 /** What {@link ProtectionDomain.createSharedReceiveQueue} takes. */
@@ -59,10 +58,7 @@ export class SharedReceiveQueue extends Resource {
 
   /** Posts receive buffers (ibv_post_srq_recv(3)). @throws VerbsError ENOMEM: the queue is full */
   postReceive(...requests: readonly ReceiveWorkRequest[]): void {
-    const prepared = requests.map(({ workRequestId = 0n, data = [] }) => ({
-      workRequestId,
-      sges: nativeSges(data),
-    }))
+    const prepared = requests.map(nativeReceiveWorkRequest)
     calling(this.description, () => native.postReceive(this.handle, prepared, true))
   }
 

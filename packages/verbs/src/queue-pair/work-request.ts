@@ -194,6 +194,11 @@ export interface ReceiveWorkRequest {
 }
 
 /** @internal */
+export function nativeReceiveWorkRequest({ workRequestId = 0n, data = [] }: ReceiveWorkRequest) {
+  return { workRequestId, sges: nativeSges(data) }
+}
+
+/** @internal */
 export function nativeSendWorkRequest(request: SendWorkRequest): NativeSendWorkRequest {
   const opcode = OPCODES[request.opcode]
   if (opcode === undefined) throw new UsageError(`unknown opcode "${request.opcode}"`)
@@ -216,13 +221,8 @@ export function nativeSendWorkRequest(request: SendWorkRequest): NativeSendWorkR
   }
   if (request.opcode === 'bind-memory-window') {
     const { window, region, access } = request
-    const [range] = nativeSges([
-      {
-        region,
-        ...(request.offset === undefined ? {} : { offset: request.offset }),
-        ...(request.length === undefined ? {} : { length: request.length }),
-      },
-    ]) as [ReturnType<typeof nativeSges>[number]]
+    const { offset, length } = request
+    const [range] = nativeSges([{ region, offset, length }]) as [ReturnType<typeof nativeSges>[number]]
     prepared.bind = {
       window: window.handle,
       key: window.nextKey,

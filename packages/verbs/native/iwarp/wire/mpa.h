@@ -49,7 +49,6 @@ std::vector<uint8_t> build_mpa(const MpaFrame& frame);
 // An FPDU: ULPDU_Length (2), ULPDU, pad to a multiple of 4, CRC (4). RFC 5044 §4.
 inline constexpr size_t kFpduLengthField = 2;
 inline constexpr size_t kFpduCrcLength = 4;
-inline constexpr size_t kFpduMaxTrailer = 3 + kFpduCrcLength;
 
 constexpr size_t fpdu_pad(size_t ulpdu_length) { return (4 - (kFpduLengthField + ulpdu_length) % 4) % 4; }
 constexpr size_t fpdu_length(size_t ulpdu_length) {
