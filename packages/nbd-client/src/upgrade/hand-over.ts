@@ -1,3 +1,4 @@
+import { within } from '@rdmakit/verbs/internal'
 import type { BlockEngine } from '../engine/block-engine.js'
 import type { Volume } from '../engine/block-volume.js'
 import { closeDescriptor } from '../kernel/kernel.js'
@@ -100,17 +101,12 @@ async function yieldLanes({ engine, lanes }: Volume, timeout: number) {
     if (failure === undefined) sockets.set(index, socket)
     else goOn(engine, new Map([[index, socket]]))
   })
-  let timer: NodeJS.Timeout | undefined
-  const tooLate = new Promise<never>((_, reject) => {
-    timer = setTimeout(() => reject(new Error(`lanes did not answer within ${timeout} ms`)), timeout)
-  })
+  const tooLate = () => new Error(`lanes did not answer within ${timeout} ms`)
   try {
-    await Promise.race([Promise.all(yielded), tooLate])
+    await within(Promise.all(yielded), timeout, tooLate)
   } catch (reason) {
     failure = reason as Error
     for (const { index } of lanes) engine.resumeLane(index)
-  } finally {
-    clearTimeout(timer)
   }
   return { sockets, failure }
 }

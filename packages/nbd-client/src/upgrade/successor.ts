@@ -1,6 +1,7 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import type { Socket } from 'node:net'
+import { setTimeout as delay } from 'node:timers/promises'
 import { closeDescriptor, descriptorChannel, sendDescriptors } from '../kernel/kernel.js'
 import {
   HAND_OVER_VARIABLE,
@@ -117,12 +118,7 @@ export class Successor {
   async kill(): Promise<void> {
     // Before the channel: a successor that finds its predecessor gone continues on its own.
     this.#process.kill('SIGKILL')
-    let timer: NodeJS.Timeout | undefined
-    const late = new Promise<void>((resolve) => {
-      timer = setTimeout(resolve, KILL_MS)
-    })
-    await Promise.race([this.#ended, late])
-    clearTimeout(timer)
+    await Promise.race([this.#ended, delay(KILL_MS, undefined, { ref: false })])
     this.#close()
   }
 

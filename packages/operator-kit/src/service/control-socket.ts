@@ -3,6 +3,7 @@ import { rmSync } from 'node:fs'
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
 import { connect } from 'node:net'
 import { join } from 'node:path'
+import { setTimeout as delay } from 'node:timers/promises'
 import { InvalidInputError } from '../command-line/invalid-input-error.js'
 import { PID_NAMESPACE, pidNamespace } from './pid-namespace.js'
 import { listenPrivately } from './private-socket.js'
@@ -46,12 +47,8 @@ export class ControlSocket {
 
   /** Takes no further call, and waits until those under way are answered, `timeout` milliseconds at most. */
   async finish(timeout: number): Promise<void> {
-    let timer: NodeJS.Timeout | undefined
-    const late = new Promise<void>((resolve) => {
-      timer = setTimeout(resolve, timeout)
-    })
-    await Promise.race([new Promise<void>((resolve) => this.#server.close(() => resolve())), late])
-    clearTimeout(timer)
+    const answered = new Promise<void>((resolve) => this.#server.close(() => resolve()))
+    await Promise.race([answered, delay(timeout, undefined, { ref: false })])
   }
 
   close(): void {
