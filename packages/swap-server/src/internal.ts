@@ -6,4 +6,5 @@
 
 export { explainUnreachable } from './client/unreachable.js'
 export { notifyMainProcess, notifyReady } from './commands/service-manager.js'
-export { tenantArgument } from './commands/tenant-argument.js'
+export { type StatusColumn, statusTable } from './commands/status-table.js'
+export { keyOf, tenantArgument } from './commands/tenant-argument.js'

@@ -3,10 +3,8 @@ import {
   EXIT,
   formatDuration,
   formatSize,
-  formatTable,
   printStatus,
   reportSilentAsUnavailable,
-  rightAligned,
   type StatusView,
 } from '@rdmakit/operator-kit'
 import {
@@ -16,6 +14,7 @@ import {
   type NativeHistogram,
   percentile,
 } from '@rdmakit/remote-volume/internal'
+import { statusTable } from '@rdmakit/swap-server/internal'
 import type { EngineStatistics } from '../engine/block-engine.js'
 import { type Presence, presenceOf } from '../kernel/device-identity.js'
 import { parseDevice } from '../kernel/device-name.js'
@@ -90,45 +89,42 @@ function formatClients(
   if (clients.length === 0) return 'no nbd-client is running\n'
   const earlier = before === undefined ? undefined : { clients: before, seconds }
   const name = ({ target }: ClientStatus) => (clients.length > 1 ? `${target}: ` : '')
+  const requests = clients.flatMap((client) =>
+    (['read', 'write'] as const).map((kind) => requestsRow(client, kind, earlier)),
+  )
   return [
-    formatTable(
+    statusTable(clients, [
+      ['TARGET', ({ target, device = 'there' }) => target + NOT_ITS[device]],
+      ['PID', ({ pid }) => String(pid), 'right'],
+      ['MODE', ({ swap, mode }) => (swap ? 'swap' : mode)],
+      ['SIZE', ({ size }) => formatSize(size), 'right'],
+      ['HOLDS', ({ statistics }) => formatSize(statistics.writtenPages * PAGE), 'right'],
+      ['LOST', ({ statistics }) => formatSize(statistics.lostPages * PAGE), 'right'],
+      ['ERRORS', ({ statistics }) => String(totals(statistics).errors), 'right'],
+      ['IN FLIGHT', ({ statistics }) => String(totals(statistics).inFlight), 'right'],
+      ['UP', ({ uptimeSeconds }) => formatDuration(uptimeSeconds * 1000), 'right'],
+      ['BACKUP', ({ statistics }) => describeBackup(statistics)],
+      ['LZ4', ({ statistics }) => describeCompression(statistics)],
+      ['SLABS', slabsOf],
+    ]),
+    statusTable(requests, [
+      ['REQUESTS', ({ client, kind }) => name(client) + kind],
+      ['COUNT', ({ count }) => count, 'right'],
+      ['DATA', ({ data }) => data, 'right'],
+      ['MEDIAN', ({ latency }) => formatLatency(percentile(latency, 0.5)), 'right'],
+      ['99%', ({ latency }) => formatLatency(percentile(latency, 0.99)), 'right'],
+      ['99.9%', ({ latency }) => formatLatency(percentile(latency, 0.999)), 'right'],
+    ]),
+    statusTable(
+      clients.flatMap((client) => serverRows(client, earlier)),
       [
-        'TARGET',
-        rightAligned('PID'),
-        'MODE',
-        rightAligned('SIZE'),
-        rightAligned('HOLDS'),
-        rightAligned('LOST'),
-        rightAligned('ERRORS'),
-        rightAligned('IN FLIGHT'),
-        rightAligned('UP'),
-        'BACKUP',
-        'LZ4',
-        'SLABS',
+        ['SERVER', ({ client, uri }) => name(client) + uri],
+        ['SLABS', ({ slabs }) => String(slabs), 'right'],
+        ['SPARES', ({ spares }) => String(spares), 'right'],
+        ['READ', ({ read }) => read, 'right'],
+        ['WRITTEN', ({ written }) => written, 'right'],
+        ['STATE', ({ state, reason }) => (state === 'up' ? 'up' : `${state}: ${reason}`)],
       ],
-      clients.map(volumeRow),
-    ),
-    formatTable(
-      [
-        'REQUESTS',
-        rightAligned('COUNT'),
-        rightAligned('DATA'),
-        rightAligned('MEDIAN'),
-        rightAligned('99%'),
-        rightAligned('99.9%'),
-      ],
-      clients.flatMap((client) => requestRows(client, name(client), earlier)),
-    ),
-    formatTable(
-      [
-        'SERVER',
-        rightAligned('SLABS'),
-        rightAligned('SPARES'),
-        rightAligned('READ'),
-        rightAligned('WRITTEN'),
-        'STATE',
-      ],
-      clients.flatMap((client) => serverRows(client, name(client), earlier)),
     ),
     clients.map(warning).join(''),
   ]
@@ -142,25 +138,6 @@ function warning({ target, impaired }: ClientStatus): string {
 }
 
 const NOT_ITS = { there: '', gone: ' (gone)', another: " (another's)" } as const
-
-function volumeRow(client: ShownStatus): string[] {
-  const { statistics } = client
-  const { errors, inFlight } = totals(statistics)
-  return [
-    client.target + NOT_ITS[client.device ?? 'there'],
-    String(client.pid),
-    client.swap ? 'swap' : client.mode,
-    formatSize(client.size),
-    formatSize(statistics.writtenPages * PAGE),
-    formatSize(statistics.lostPages * PAGE),
-    String(errors),
-    String(inFlight),
-    formatDuration(client.uptimeSeconds * 1000),
-    describeBackup(client.statistics),
-    describeCompression(client.statistics),
-    slabsOf(client),
-  ]
-}
 
 /** `-`, `off`, `on, 512 MiB saved`, `1 of 2 lanes, 512 MiB saved`. */
 function describeCompression(statistics: EngineStatistics): string {
@@ -182,20 +159,17 @@ function slabsOf({ slabs, thin, migration, statistics: { refill } }: ClientStatu
   return parts.join(', ') + progress + moving
 }
 
-function requestRows(client: ClientStatus, name: string, earlier: Earlier | undefined): string[][] {
+function requestsRow(client: ClientStatus, kind: 'read' | 'write', earlier: Earlier | undefined) {
   const before = earlier?.clients.find(({ pid }) => pid === client.pid)
-  const row = (kind: 'read' | 'write') => {
-    const now = requestsOf(client, kind)
-    const was = before && requestsOf(before, kind)
-    const latency = was === undefined ? now.latency : histogramSince(now.latency, was.latency)
-    return [
-      `${name}${kind}`,
-      passed(countOf(now.latency), was && countOf(was.latency), earlier, String),
-      passed(now.bytes, was?.bytes, earlier, formatSize),
-      ...[0.5, 0.99, 0.999].map((share) => formatLatency(percentile(latency, share))),
-    ]
+  const now = requestsOf(client, kind)
+  const was = before && requestsOf(before, kind)
+  return {
+    client,
+    kind,
+    count: passed(countOf(now.latency), was && countOf(was.latency), earlier, String),
+    data: passed(now.bytes, was?.bytes, earlier, formatSize),
+    latency: was === undefined ? now.latency : histogramSince(now.latency, was.latency),
   }
-  return [row('read'), row('write')]
 }
 
 function requestsOf(
@@ -209,22 +183,20 @@ function requestsOf(
   }
 }
 
-function serverRows(client: ClientStatus, name: string, earlier: Earlier | undefined): string[][] {
+function serverRows(client: ClientStatus, earlier: Earlier | undefined) {
   const before = earlier?.clients.find(({ pid }) => pid === client.pid)
-  return client.servers.map(({ index, uri, slabs, spares, state, reason }) => {
+  return client.servers.map((server) => {
     // A server that has not been used yet is not in the statistics.
     const traffic = ({ statistics }: ClientStatus) =>
-      statistics.servers.find(({ server }) => server === index) ?? { bytesRead: 0, bytesWritten: 0 }
+      statistics.servers.find((each) => each.server === server.index) ?? { bytesRead: 0, bytesWritten: 0 }
     const now = traffic(client)
     const was = before && traffic(before)
-    return [
-      name + uri,
-      String(slabs),
-      String(spares),
-      passed(now.bytesRead, was?.bytesRead, earlier, formatSize),
-      passed(now.bytesWritten, was?.bytesWritten, earlier, formatSize),
-      state === 'up' ? 'up' : `${state}: ${reason}`,
-    ]
+    return {
+      client,
+      ...server,
+      read: passed(now.bytesRead, was?.bytesRead, earlier, formatSize),
+      written: passed(now.bytesWritten, was?.bytesWritten, earlier, formatSize),
+    }
   })
 }
 

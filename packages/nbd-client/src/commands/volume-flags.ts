@@ -2,7 +2,6 @@ import {
   argumentParser,
   checkFilePath,
   integerInRange,
-  nameOption,
   type ProgramCommand,
   parseAddress,
   parseSize,
@@ -10,8 +9,7 @@ import {
   pathArgument,
 } from '@rdmakit/operator-kit'
 import type { BackupOptions, Compress } from '@rdmakit/remote-volume'
-import { readKeyFile } from '@rdmakit/swap-server'
-import { tenantArgument } from '@rdmakit/swap-server/internal'
+import { keyOf, tenantArgument } from '@rdmakit/swap-server/internal'
 import { parseUri, UsageError } from '@rdmakit/verbs'
 import { Option } from 'commander'
 
@@ -181,19 +179,10 @@ function readAheadOf(text: string): number {
 
 /** Read anew for each session, so that a key can be exchanged. @throws ConfigurationError now if it is wrong */
 function accessOf({ tenant, keyFile }: VolumeFlags) {
-  if (keyFile !== undefined) readKey(keyFile)
+  if (keyFile !== undefined) keyOf(keyFile)
   return {
     ...(tenant === undefined ? {} : { tenant }),
-    ...(keyFile === undefined ? {} : { key: () => readKey(keyFile) }),
-  }
-}
-
-/** @throws ConfigurationError */
-function readKey(file: string) {
-  try {
-    return readKeyFile(file)
-  } catch (failure) {
-    throw nameOption('--key-file', failure)
+    ...(keyFile === undefined ? {} : { key: () => keyOf(keyFile) }),
   }
 }
 

@@ -4,19 +4,17 @@ import {
   exitStatusOf,
   ignoreBrokenPipe,
   integerInRange,
-  nameOption,
   oneLineMessage,
   type ProgramCommand,
   parseWatchInterval,
   programCommand,
   runCommandLine,
 } from '@rdmakit/operator-kit'
-import { type Key, readKeyFile } from '../protocol/key-file.js'
 import { reclaimMemory } from './reclaim.js'
 import { addServe } from './serve-command.js'
 import { printServerStatus, SERVERS } from './status.js'
 import { stopServer } from './stop.js'
-import { tenantArgument } from './tenant-argument.js'
+import { keyOf, tenantArgument } from './tenant-argument.js'
 import { uriOf } from './uri-argument.js'
 
 const DAY = 86_400
@@ -39,14 +37,6 @@ export function commands(typed: string): ProgramCommand {
     ],
     examples: [...notes.examples, `${typed} status --watch`, `${typed} stop`],
   })
-}
-
-function keyOf(file: string): Key {
-  try {
-    return readKeyFile(file)
-  } catch (failure) {
-    throw nameOption('--key-file', failure)
-  }
 }
 
 function addStatus(program: ProgramCommand, typed: string): void {

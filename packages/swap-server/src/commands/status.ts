@@ -3,11 +3,9 @@ import {
   EXIT,
   formatDuration,
   formatSize,
-  formatTable,
   type Impairment,
   printStatus,
   reportSilentAsUnavailable,
-  rightAligned,
   runningPrograms,
   type StatusView,
 } from '@rdmakit/operator-kit'
@@ -15,6 +13,7 @@ import type { SessionOptions } from '../client/session-options.js'
 import { SwapServerSession } from '../client/swap-server-session.js'
 import { explainUnreachable } from '../client/unreachable.js'
 import type { control } from '../protocol/messages.js'
+import { statusTable } from './status-table.js'
 
 /** What a swap-server tells of itself. */
 export interface ServerStatus extends control.QueryReply.$Properties {
@@ -93,71 +92,57 @@ function formatServers(
 ): string {
   if (servers.length === 0) return 'no swap-server is running\n'
   const name = ({ pid, listeners }: ServerStatus) => (servers.length > 1 ? `${pid ?? listeners[0]}: ` : '')
+  const earlier = (server: ServerStatus) => before?.find(({ epoch }) => epoch === server.epoch)
+  const ofSlabs = (count: number | null | undefined, server: ServerStatus) =>
+    size(Number(count ?? 0) * Number(server.slabSize ?? 0))
+  const tenants = servers.flatMap((server) => (server.tenants ?? []).map((tenant) => ({ server, ...tenant })))
+  const sessions = servers.flatMap((server) =>
+    (server.sessionList ?? []).map((session) => ({ server, ...session })),
+  )
   return [
-    formatTable(
+    statusTable(servers, [
+      ['SERVER', ({ listeners }) => listeners.join(', ')],
+      ['PID', ({ pid }) => String(pid ?? ''), 'right'],
+      ['LENDS', (server) => ofSlabs(server.totalSlabs, server), 'right'],
+      ['FREE', (server) => ofSlabs(server.freeSlabs, server), 'right'],
+      ['SESSIONS', ({ sessions }) => String(sessions ?? 0), 'right'],
+      ['CPU', (server) => cpuOf(server, earlier(server), seconds), 'right'],
+      ['UP', ({ uptimeMs }) => formatDuration(Number(uptimeMs ?? 0)), 'right'],
+      ['HOST', pressureOf],
+    ]),
+    statusTable(tenants, [
+      ['TENANT', (tenant) => name(tenant.server) + (tenant.name ?? '')],
+      ['CLASS', ({ opportunistic }) => (opportunistic ? 'opportunistic' : 'production')],
+      ['WEIGHT', ({ weight }) => String(weight ?? ''), 'right'],
       [
-        'SERVER',
-        rightAligned('PID'),
-        rightAligned('LENDS'),
-        rightAligned('FREE'),
-        rightAligned('SESSIONS'),
-        rightAligned('CPU'),
-        rightAligned('UP'),
-        'HOST',
+        'HOLDS',
+        ({ server, slabs, quotaSlabs }) =>
+          ofSlabs(slabs, server) + limited(quotaSlabs, ofSlabs(quotaSlabs, server)),
+        'right',
       ],
-      servers.map((server) => [
-        server.listeners.join(', '),
-        String(server.pid ?? ''),
-        size(Number(server.slabSize ?? 0) * Number(server.totalSlabs ?? 0)),
-        size(Number(server.slabSize ?? 0) * Number(server.freeSlabs ?? 0)),
-        String(server.sessions ?? 0),
-        cpuOf(
-          server,
-          before?.find(({ epoch }) => epoch === server.epoch),
-          seconds,
-        ),
-        formatDuration(Number(server.uptimeMs ?? 0)),
-        pressureOf(server),
-      ]),
-    ),
-    formatTable(
+      ['SESSIONS', ({ sessions }) => String(sessions ?? 0), 'right'],
       [
-        'TENANT',
-        'CLASS',
-        rightAligned('WEIGHT'),
-        rightAligned('HOLDS'),
-        rightAligned('SESSIONS'),
-        rightAligned('TRAFFIC'),
-        rightAligned('OPERATIONS'),
+        'TRAFFIC',
+        ({ usage, limits }) =>
+          rate(usage?.bytesPerSecond) + limited(limits?.bytesPerSecond, rate(limits?.bytesPerSecond)),
+        'right',
       ],
-      servers.flatMap((server) =>
-        (server.tenants ?? []).map((tenant) => [
-          name(server) + (tenant.name ?? ''),
-          tenant.opportunistic ? 'opportunistic' : 'production',
-          String(tenant.weight ?? ''),
-          size(Number(tenant.slabs ?? 0) * Number(server.slabSize ?? 0)) +
-            limited(tenant.quotaSlabs, size(Number(tenant.quotaSlabs) * Number(server.slabSize ?? 0))),
-          String(tenant.sessions ?? 0),
-          rate(tenant.usage?.bytesPerSecond) +
-            limited(tenant.limits?.bytesPerSecond, rate(tenant.limits?.bytesPerSecond)),
-          `${tenant.usage?.operationsPerSecond ?? 0}/s${limited(tenant.limits?.operationsPerSecond, `${tenant.limits?.operationsPerSecond}/s`)}`,
-        ]),
-      ),
-    ),
-    formatTable(
-      ['CLIENT', 'TENANT', 'FROM', rightAligned('HOLDS'), rightAligned('DATA'), rightAligned('FOR'), 'STATE'],
-      servers.flatMap((server) =>
-        (server.sessionList ?? []).map((session) => [
-          name(server) + (session.client ?? ''),
-          session.tenant ?? '',
-          session.peer ?? '',
-          size(Number(session.slabs ?? 0) * Number(server.slabSize ?? 0)),
-          String(session.dataConnections ?? 0),
-          formatDuration(Number(session.ageMs ?? 0)),
-          session.lingering ? 'lingering' : 'connected',
-        ]),
-      ),
-    ),
+      [
+        'OPERATIONS',
+        ({ usage, limits }) =>
+          `${usage?.operationsPerSecond ?? 0}/s${limited(limits?.operationsPerSecond, `${limits?.operationsPerSecond}/s`)}`,
+        'right',
+      ],
+    ]),
+    statusTable(sessions, [
+      ['CLIENT', ({ server, client }) => name(server) + (client ?? '')],
+      ['TENANT', ({ tenant }) => tenant ?? ''],
+      ['FROM', ({ peer }) => peer ?? ''],
+      ['HOLDS', ({ server, slabs }) => ofSlabs(slabs, server), 'right'],
+      ['DATA', ({ dataConnections }) => String(dataConnections ?? 0), 'right'],
+      ['FOR', ({ ageMs }) => formatDuration(Number(ageMs ?? 0)), 'right'],
+      ['STATE', ({ lingering }) => (lingering ? 'lingering' : 'connected')],
+    ]),
     servers.map(warning).join(''),
   ]
     .filter((table) => table !== '')

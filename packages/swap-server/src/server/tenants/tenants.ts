@@ -186,25 +186,22 @@ function parseTenant(value: unknown, where: string): Tenant {
     throw new Error(`${of('class')} is neither "production" nor "opportunistic"`)
   if (given.operator !== undefined && typeof given.operator !== 'boolean')
     throw new Error(`${of('operator')} is neither true nor false`)
+  const bytes = (field: keyof typeof given) =>
+    given[field] === undefined ? undefined : size(given[field], of(field))
+  const integer = (field: keyof typeof given, most: number) =>
+    given[field] === undefined ? undefined : integerOf(given[field], of(field), 1, most)
   return {
     name,
     keys: parseKeys(given.keys, of('keys')),
-    quota: given.quota === undefined ? undefined : size(given.quota, of('quota')),
+    quota: bytes('quota'),
     class: given.class ?? DEFAULTS.class,
-    weight: given.weight === undefined ? DEFAULTS.weight : integerOf(given.weight, of('weight'), 1, 10_000),
+    weight: integer('weight', 10_000) ?? DEFAULTS.weight,
     limits: {
-      bytesPerSecond:
-        given.bytesPerSecond === undefined ? 0 : size(given.bytesPerSecond, of('bytesPerSecond')),
-      operationsPerSecond:
-        given.operationsPerSecond === undefined
-          ? 0
-          : integerOf(given.operationsPerSecond, of('operationsPerSecond'), 1, 2 ** 32),
+      bytesPerSecond: bytes('bytesPerSecond') ?? 0,
+      operationsPerSecond: integer('operationsPerSecond', 2 ** 32) ?? 0,
     },
-    sessions: given.sessions === undefined ? undefined : integerOf(given.sessions, of('sessions'), 1, 65_536),
-    dataConnections:
-      given.dataConnections === undefined
-        ? undefined
-        : integerOf(given.dataConnections, of('dataConnections'), 1, 65_536),
+    sessions: integer('sessions', 65_536),
+    dataConnections: integer('dataConnections', 65_536),
     operator: given.operator ?? DEFAULTS.operator,
   }
 }
