@@ -118,8 +118,8 @@ export const mutations = [
   {
     name: 'spare-place-of-failed-server',
     file: 'packages/remote-volume/native/volume/place_pool.h',
-    find: 'good = good && !failed(slot.place_.replicas[i].server);',
-    replace: 'good = good && (i > 0 || !failed(slot.place_.replicas[i].server));',
+    find: 'std::ranges::none_of(slot.place_.all(), fails)',
+    replace: 'std::ranges::none_of(slot.place_.all().first(1), fails)',
     why: 'A slab is placed at a server that has failed, and has a replica less from the start.',
     tests: ['native asan engine_aimed'],
   },

@@ -74,8 +74,8 @@ export const mutations = [
   {
     name: 'leaving-one-that-failed-does-not-count',
     file: 'packages/remote-volume/native/volume/volume.cc',
-    find: 'if (place.replicas[i].leaving) place',
-    replace: 'if (place.replicas[i].leaving && !failed(place.replicas[i].server)) place',
+    find: 'if (last && each.leaving) each',
+    replace: 'if (last && each.leaving && !failed(each.server)) each',
     why: 'The copy that was to leave and failed last counts for none, and its slab is replaced by an empty one.',
     tests: ['native asan engine_counting', 'unit packages/nbd-client/test/volume/migration.test.ts'],
   },
@@ -255,10 +255,10 @@ export const mutations = [
   {
     name: 'failed-server-becomes-live',
     file: 'packages/remote-volume/native/volume/volume.cc',
-    find: `  if (place.find(server) == nullptr) return ENOENT;
+    find: `  if (found == nullptr) return ENOENT;
   if (failed(server)) return EHOSTDOWN;
 `,
-    replace: `  if (place.find(server) == nullptr) return ENOENT;
+    replace: `  if (found == nullptr) return ENOENT;
 `,
     why: 'A replica becomes live whose server has failed and missed a WRITE.',
     tests: ['native asan engine_replica', 'unit packages/nbd-client/test/volume/volume.test.ts'],

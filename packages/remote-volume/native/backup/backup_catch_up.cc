@@ -24,7 +24,7 @@ BackupCatchUp::BackupCatchUp(Volume& volume, const Arena& arena, RdmaQueue& rdma
       rdma_(rdma),
       map_(rdma.backup()->map()),
       rate_(bytes_per_second),
-      repair_(volume, rdma, statistics, listener) {
+      repair_(volume, rdma, statistics, listener, true) {
   wrong_.reserve(kChunks);
 }
 
@@ -114,7 +114,7 @@ bool BackupCatchUp::start_chunk(uint64_t page, uint64_t now) {
   operation.length = static_cast<uint32_t>(claimed * kPage);
   operation.memory = arena_.output_chunk(operation.chunk);
   operation.generation = place.generation;
-  rdma_.chain_read(operation, *source, now);
+  rdma_.chain(operation, *source, now);
   if (rate_ != 0) allowed_at_ = std::max(allowed_at_, now) + operation.length * kSecond / rate_;
   return true;
 }
@@ -122,17 +122,7 @@ bool BackupCatchUp::start_chunk(uint64_t page, uint64_t now) {
 // A wrong page on the replica that was read must not get into the file.
 bool BackupCatchUp::repair_chunks(uint64_t now) {
   bool moved = false;
-  for (;;) {
-    if (!repair_.busy()) {
-      if (wrong_.empty()) return moved;
-      repair_.begin(*wrong_.back(), true);
-      wrong_.pop_back();
-    }
-    if (cancelled_) repair_.cancel();
-    moved |= repair_.step(now);
-    Operation* const read = repair_.ended();
-    if (read == nullptr) return moved;
-    moved = true;
+  while (Operation* const read = repair_.next(wrong_, cancelled_, now, moved)) {
     if (!repair_.failed()) {
       bring(*read);
     } else if (!repair_.given_up()) {  // else its claim has ended
@@ -143,6 +133,7 @@ bool BackupCatchUp::repair_chunks(uint64_t now) {
     }
     give_back(*read);
   }
+  return moved;
 }
 
 void BackupCatchUp::bring(Operation& operation) {

@@ -77,7 +77,7 @@ void PageMap::end_resync() {
 }
 
 template <typename Change>
-void PageMap::for_each_word(uint64_t first, uint64_t count, Change change) {
+void PageMap::for_each_word(uint64_t first, uint64_t count, Change change) const {
   while (count > 0) {
     const uint64_t position = first % kPerWord;
     const uint64_t here = std::min(count, kPerWord - position);
@@ -178,14 +178,10 @@ uint64_t PageMap::lose(uint64_t first, uint64_t count) {
 
 uint64_t PageMap::count(uint64_t first, uint64_t count, PageState state) const {
   uint64_t total = 0;
-  while (count > 0) {
-    const uint64_t position = first % kPerWord;
-    const uint64_t here = std::min(count, kPerWord - position);
-    const uint64_t word = words_[first / kPerWord].load(std::memory_order_relaxed);
-    total += static_cast<uint64_t>(std::popcount(equal(word, state, kLow) & mask_of(position, here)));
-    first += here;
-    count -= here;
-  }
+  for_each_word(first, count, [&total, state](const std::atomic<uint64_t>& word, uint64_t mask) {
+    const uint64_t states = word.load(std::memory_order_relaxed);
+    total += static_cast<uint64_t>(std::popcount(equal(states, state, kLow) & mask));
+  });
   return total;
 }
 

@@ -116,7 +116,7 @@ class PageMap {
   template <typename Chosen>
   uint64_t run_while(uint64_t first, uint64_t limit, Chosen chosen) const;
   template <typename Change>
-  void for_each_word(uint64_t first, uint64_t count, Change change);
+  void for_each_word(uint64_t first, uint64_t count, Change change) const;
 
   std::atomic<uint64_t>* words_ = nullptr;
   std::atomic<uint64_t>* resyncing_ = nullptr;  // in the file: page + 1; 0: none

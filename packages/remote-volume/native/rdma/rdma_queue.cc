@@ -163,13 +163,7 @@ void RdmaQueue::begin(Operation& operation) {
   if (backup_ != nullptr) backup_->begin(operation);
 }
 
-void RdmaQueue::chain_read(Operation& operation, const Replica& replica, uint64_t now) {
-  begin(operation);
-  operation.aimed = true;
-  chain_part(work_requests_[operation.index], operation, replica, now);
-}
-
-void RdmaQueue::chain_write(Operation& operation, const Replica& replica, uint64_t now) {
+void RdmaQueue::chain(Operation& operation, const Replica& replica, uint64_t now) {
   begin(operation);
   operation.aimed = true;
   chain_part(work_requests_[operation.index], operation, replica, now);
@@ -179,8 +173,7 @@ void RdmaQueue::chain_write(Operation& operation, const SlabPlace& place, uint64
   begin(operation);
   operation.generation = place.generation;
   bool live = false;
-  for (uint32_t i = 0; i < place.count; i++) {
-    const Replica& replica = place.replicas[i];
+  for (const Replica& replica : place.all()) {
     if (!usable(replica.server)) {
       // It misses this write. A lane that was never connected to it must not leave it in the belief that it
       // has everything.

@@ -108,15 +108,15 @@ class RdmaQueue final : private BackupListener {
   // The replica that a READ goes to; nullptr: there is none.
   const Replica* readable(const SlabPlace& place) const {
     if (const Replica* const replica = live(place); replica != nullptr) return replica;
-    for (uint32_t i = 0; i < place.count; i++) {
-      if (place.replicas[i].leaving && usable(place.replicas[i].server)) return &place.replicas[i];
+    for (const Replica& each : place.all()) {
+      if (each.leaving && usable(each.server)) return &each;
     }
     return nullptr;
   }
   // One that a WRITE needs; nullptr: there is none.
   const Replica* live(const SlabPlace& place) const {
-    for (uint32_t i = 0; i < place.count; i++) {
-      if (place.replicas[i].live && usable(place.replicas[i].server)) return &place.replicas[i];
+    for (const Replica& each : place.all()) {
+      if (each.live && usable(each.server)) return &each;
     }
     return nullptr;
   }
@@ -128,8 +128,7 @@ class RdmaQueue final : private BackupListener {
   Operation& take(Operation::Kind kind);
   void give_back(Operation& operation);
   // Put the operation into the chain of one server, or of all. kind, memory, length, offset are set.
-  void chain_read(Operation& operation, const Replica& replica, uint64_t now);
-  void chain_write(Operation& operation, const Replica& replica, uint64_t now);
+  void chain(Operation& operation, const Replica& replica, uint64_t now);
   // Needs a live replica, or admission to the backup.
   void chain_write(Operation& operation, const SlabPlace& place, uint64_t now);
   void flush(uint64_t now);

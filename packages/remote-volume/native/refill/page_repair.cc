@@ -2,17 +2,17 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace rdmakit::volume {
 
 // ---- hot path begins: claims hold up the lanes, so the rules are theirs ----
 
-void PageRepair::begin(Operation& read, bool claimed) {
+void PageRepair::begin(Operation& read) {
   operation_ = &read;
   offset_ = read.offset;
   length_ = read.length;
   memory_ = read.memory;
-  given_claims_ = claimed;
   cancelled_ = given_up_ = failed_ = under_way_ = waits_for_page_ = held_ = false;
   lost_ = 0;
   // A packed page is one by itself, and that it is here says that it is wrong.
@@ -21,18 +21,18 @@ void PageRepair::begin(Operation& read, bool claimed) {
   end_ = (offset_ + length_) / kPage;
 }
 
-bool PageRepair::step(uint64_t now) {
+Operation* PageRepair::next(std::vector<Operation*>& wrong, bool cancel, uint64_t now, bool& moved) {
+  if (!busy()) {
+    if (wrong.empty()) return nullptr;
+    begin(*wrong.back());
+    wrong.pop_back();
+  }
+  cancelled_ |= cancel;
   waits_for_page_ = false;
-  bool moved = false;
-  while (operation_ != nullptr && stage_ != Stage::ended && !under_way_ && advance(now)) moved = true;
-  return moved;
-}
-
-Operation* PageRepair::ended() {
-  if (operation_ == nullptr || stage_ != Stage::ended) return nullptr;
-  Operation* const read = operation_;
-  operation_ = nullptr;
-  return read;
+  while (stage_ != Stage::ended && !under_way_ && advance(now)) moved = true;
+  if (stage_ != Stage::ended) return nullptr;
+  moved = true;
+  return std::exchange(operation_, nullptr);
 }
 
 // False: it waits for a page, or for the backup to have it.
@@ -101,16 +101,15 @@ bool PageRepair::inspect(uint64_t now) {
            inspected_.begin() + inspected_count_;
   };
   bool away = false;
-  for (uint32_t i = 0; i < place.count && inspected_count_ < kMaxReplicas; i++) {
-    const Replica& replica = place.replicas[i];
-    if (!replica.complete() || seen(replica.server)) continue;
+  for (const Replica& replica : place.all()) {
+    if (!replica.complete() || seen(replica.server) || inspected_count_ == kMaxReplicas) continue;
     if (!rdma_.usable(replica.server)) {
       away = true;
       continue;
     }
     inspected_[inspected_count_++] = replica.server;
     aim(Operation::Kind::inspect);
-    rdma_.chain_read(*operation_, replica, now);
+    rdma_.chain(*operation_, replica, now);
     return true;
   }
   if (away && rdma_.waits(place)) {
@@ -156,7 +155,7 @@ void PageRepair::write_right_bytes(uint64_t now) {
     const Replica* const replica = place.find(wrong_[repairs_]);
     if (replica != nullptr && rdma_.usable(replica->server)) {
       aim(Operation::Kind::repair_write);
-      rdma_.chain_write(*operation_, *replica, now);
+      rdma_.chain(*operation_, *replica, now);
       return;
     }
     repairs_++;

@@ -12,6 +12,7 @@
 
 #include <array>
 #include <cstdint>
+#include <vector>
 
 #include "rdma/rdma_queue.h"
 #include "rdma/statistics.h"
@@ -21,23 +22,22 @@ namespace rdmakit::volume {
 
 class PageRepair {
  public:
-  PageRepair(Volume& volume, RdmaQueue& rdma, LaneStatistics& statistics, OperationListener& listener)
-      : volume_(volume), rdma_(rdma), statistics_(statistics), listener_(listener) {}
+  // `claimed`: the caller holds the claim of the pages of its READs, and ends it, and their memory holds
+  // slots (see PageCodec) before and after.
+  PageRepair(Volume& volume, RdmaQueue& rdma, LaneStatistics& statistics, OperationListener& listener,
+             bool claimed)
+      : volume_(volume), rdma_(rdma), statistics_(statistics), listener_(listener), given_claims_(claimed) {}
 
   bool busy() const { return operation_ != nullptr; }
   bool owns(const Operation& operation) const { return operation_ == &operation; }
-  // Takes over a READ that is over. `claimed`: the caller holds the claim of its pages, and ends it, and its
-  // memory holds slots (see PageCodec) before and after. Only when not busy.
-  void begin(Operation& read, bool claimed);
+  // Continues, with the last of `wrong` when it is not busy: READs that are over. `cancel`: see cancel().
+  // Returns the READ that is at its end, if one is. `moved`: set when something moved.
+  Operation* next(std::vector<Operation*>& wrong, bool cancel, uint64_t now, bool& moved);
   // The data are not wanted any more: the repair ends when none of its operations is outstanding, and chains
   // no more.
   void cancel() { cancelled_ = true; }
   // The READ that ended last was given up by operation_decided().
   bool given_up() const { return given_up_; }
-  // True: something moved.
-  bool step(uint64_t now);
-  // The READ, once, when it is at its end.
-  Operation* ended();
   // The READ that ended last was cancelled, or a page of it is lost.
   bool failed() const { return failed_; }
   // Bit i: its i-th page is lost. Of a READ of at most 32 pages.
@@ -52,6 +52,7 @@ class PageRepair {
  private:
   enum class Stage : uint8_t { search, claim, inspect, repair_write, ended };
 
+  void begin(Operation& read);
   bool advance(uint64_t now);
   bool claim();
   bool inspect(uint64_t now);
@@ -69,12 +70,12 @@ class PageRepair {
   RdmaQueue& rdma_;
   LaneStatistics& statistics_;
   OperationListener& listener_;
+  const bool given_claims_;
 
   Operation* operation_ = nullptr;
   uint64_t offset_ = 0;  // of the READ, as the next two
   uint32_t length_ = 0;
   uint8_t* memory_ = nullptr;
-  bool given_claims_ = false;
   bool cancelled_ = false;
   bool given_up_ = false;
   bool failed_ = false;

@@ -13,7 +13,7 @@ Refill::Refill(Volume& volume, const Arena& arena, RdmaQueue& rdma, uint64_t byt
       arena_(arena),
       rdma_(rdma),
       rate_(bytes_per_second),
-      repair_(volume, rdma, statistics, listener) {
+      repair_(volume, rdma, statistics, listener, true) {
   turned_.reserve(kChunks);
   wrong_.reserve(kChunks);
 }
@@ -103,7 +103,7 @@ bool Refill::start_chunk(uint64_t now) {
   operation.memory = arena_.output_chunk(chunk);
   operation.generation = place.generation;
   if (source != nullptr) {
-    rdma_.chain_read(operation, *source, now);
+    rdma_.chain(operation, *source, now);
   } else {
     rdma_.read_backup(operation);
   }
@@ -141,7 +141,7 @@ void Refill::turn(Operation& operation, uint64_t now) {
     return operation_over(operation);
   }
   operation.kind = Operation::Kind::write;
-  rdma_.chain_write(operation, *target, now);
+  rdma_.chain(operation, *target, now);
 }
 
 // Bit i of `part`: no replica had the right bytes of the i-th page.
@@ -158,17 +158,7 @@ void Refill::end_claim(Operation& operation) {
 // Copies are checked first, or one wrong copy would become two.
 bool Refill::repair_chunks(uint64_t now) {
   bool moved = false;
-  for (;;) {
-    if (!repair_.busy()) {
-      if (wrong_.empty()) return moved;
-      repair_.begin(*wrong_.back(), true);
-      wrong_.pop_back();
-    }
-    if (failure_ != nullptr) repair_.cancel();
-    moved |= repair_.step(now);
-    Operation* const read = repair_.ended();
-    if (read == nullptr) return moved;
-    moved = true;
+  while (Operation* const read = repair_.next(wrong_, failure_ != nullptr, now, moved)) {
     if (repair_.given_up()) {  // its claim has ended, and its pages are looked at once more
       free_chunks_.push(read->chunk);
       rdma_.give_back(*read);
@@ -177,6 +167,7 @@ bool Refill::repair_chunks(uint64_t now) {
       turn(*read, now);
     }
   }
+  return moved;
 }
 
 // The claim ends as soon as the outcome is known: a page that could not be copied is as good as before.

@@ -188,18 +188,9 @@ bool RequestExecutor::move_read(Operation& operation) {
 // READs whose data are wrong, one after the other. Other READs continue meanwhile.
 bool RequestExecutor::repair_reads() {
   bool moved = false;
-  for (;;) {
-    if (!repair_.busy()) {
-      if (wrong_.empty()) return moved;
-      repair_.begin(*wrong_.back(), false);
-      wrong_.pop_back();
-    }
-    moved |= repair_.step(now_);
-    Operation* const read = repair_.ended();
-    if (read == nullptr) return moved;
+  while (Operation* const read = repair_.next(wrong_, false, now_, moved))
     finish_read(*read, !repair_.failed());
-    moved = true;
-  }
+  return moved;
 }
 
 // ---- hot path ends ----

@@ -180,7 +180,7 @@ void RequestExecutor::read_from(Operation& operation, const Replica* source) {
   if (source != nullptr) {
     // If a WRITE has packed the page since, this is the beginning of a slot, which its checksum shows.
     operation.packed = operation.length == kPage ? volume_.lengths().get(operation.offset / kPage) : kRaw;
-    rdma_.chain_read(operation, *source, now_);
+    rdma_.chain(operation, *source, now_);
   } else {
     rdma_.read_backup(operation);
   }

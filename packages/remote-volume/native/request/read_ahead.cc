@@ -91,7 +91,7 @@ void ReadAhead::fill(Window& window, const SlabPlace& place, const Replica& sour
     if (operation.length == kPage) operation.packed = volume_.lengths().get(page);
     window.parts++;
     under_way_++;
-    rdma_.chain_read(operation, source, now);
+    rdma_.chain(operation, source, now);
     at += operation.length;
   }
 }

@@ -11,7 +11,7 @@ RequestExecutor::RequestExecutor(Volume& volume, const Arena& arena, RdmaQueue& 
       rdma_(rdma),
       statistics_(statistics),
       slots_(kRequests),
-      repair_(volume, rdma, statistics, listener),
+      repair_(volume, rdma, statistics, listener, false),
       ahead_(volume, arena, rdma, statistics, free_chunks_, read_ahead) {
   waiting_.reserve(kOperations);
   moving_.reserve(kOperations);

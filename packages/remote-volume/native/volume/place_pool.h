@@ -44,9 +44,8 @@ class PlacePool {
   Slot* hold(Failed failed) {
     for (Slot& slot : slots_) {
       if (!move(slot, State::full, State::held)) continue;
-      bool good = true;
-      for (uint32_t i = 0; i < slot.place_.count; i++) good = good && !failed(slot.place_.replicas[i].server);
-      if (good) {
+      const auto fails = [&failed](const Replica& each) { return failed(each.server); };
+      if (std::ranges::none_of(slot.place_.all(), fails)) {
         full_.fetch_sub(1, std::memory_order_relaxed);
         return &slot;
       }

@@ -63,8 +63,7 @@ uint32_t SlabMap::settle(uint32_t slabs, const std::function<void(uint32_t slab)
 int SlabMap::check(uint32_t slabs) const {
   for (uint32_t slab = 0; slab < slabs; slab++) {
     const SlabPlace place = records_[slab].read();
-    for (uint32_t i = 0; i < place.count; i++) {
-      const Replica& replica = place.replicas[i];
+    for (const Replica& replica : place.all()) {
       if (replica.server >= kMaxServers || place.find(replica.server) != &replica) return EINVAL;
       if (replica.live && replica.leaving) return EINVAL;
     }

@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <span>
 #include <utility>
 
 #include "rdmakit/invariant.h"
@@ -35,9 +36,11 @@ struct SlabPlace {
   std::array<Replica, kMaxReplicas> replicas{};
 
   bool mapped() const { return count > 0; }
+  std::span<Replica> all() { return {replicas.data(), count}; }
+  std::span<const Replica> all() const { return {replicas.data(), count}; }
   const Replica* find(uint32_t server) const {
-    for (uint32_t i = 0; i < count; i++) {
-      if (replicas[i].server == server) return &replicas[i];
+    for (const Replica& replica : all()) {
+      if (replica.server == server) return &replica;
     }
     return nullptr;
   }

@@ -194,11 +194,9 @@ int Volume::add_replica(uint32_t slab, const Replica& replica) {
   SlabPlace place = slabs_[slab].read();
   if (place.find(replica.server) != nullptr) return EEXIST;
   if (place.count == kMaxReplicas) return ENOSPC;
-  const Replica* const end = place.replicas.data() + place.count;
   const bool backed_up = backup_ != nullptr && backup_->working();
-  if (!backed_up && std::none_of(std::as_const(place.replicas).data(), end,
-                                 [this](const Replica& each) { return each.live && !failed(each.server); }))
-    return ENODATA;
+  const auto usable = [this](const Replica& each) { return each.live && !failed(each.server); };
+  if (!backed_up && std::ranges::none_of(place.all(), usable)) return ENODATA;
   place.replicas[place.count] = replica;
   place.replicas[place.count++].live = false;
   slabs_[slab].publish(place);
@@ -206,9 +204,9 @@ int Volume::add_replica(uint32_t slab, const Replica& replica) {
 }
 
 bool Volume::another_usable(const SlabPlace& place, uint32_t server) const {
-  return std::any_of(
-      place.replicas.data(), place.replicas.data() + place.count,
-      [=, this](const Replica& each) { return each.live && each.server != server && !failed(each.server); });
+  return std::ranges::any_of(place.all(), [=, this](const Replica& each) {
+    return each.live && each.server != server && !failed(each.server);
+  });
 }
 
 int Volume::retire_replica(uint32_t slab, uint32_t server) {
@@ -252,12 +250,10 @@ int Volume::drop(uint32_t slab, uint32_t server, Drop why, Dropped& dropped) {
   place.count--;
   // Those that were to leave have everything, also where they have failed since: those that missed something
   // do not count any more.
-  for (uint32_t i = 0; last && i < place.count; i++) {
-    if (place.replicas[i].leaving) place.replicas[i].count(true);
+  for (Replica& each : place.all()) {
+    if (last && each.leaving) each.count(true);
   }
-  dropped.live_left =
-      static_cast<uint32_t>(std::count_if(place.replicas.data(), place.replicas.data() + place.count,
-                                          [](const Replica& each) { return each.complete(); }));
+  dropped.live_left = static_cast<uint32_t>(std::ranges::count_if(place.all(), &Replica::complete));
   slabs_[slab].publish(place);
   return 0;
 }
@@ -266,8 +262,7 @@ int Volume::drop(uint32_t slab, uint32_t server, Drop why, Dropped& dropped) {
 // `server` the record would no longer show that.
 void Volume::forget_outlived(SlabPlace& place, uint32_t server) const {
   const auto rank = [this](uint32_t of) { return failure_ranks_[of].load(std::memory_order_acquire); };
-  for (uint32_t i = 0; i < place.count; i++) {
-    Replica& each = place.replicas[i];
+  for (Replica& each : place.all()) {
     if (failed(each.server) && rank(each.server) < rank(server)) each.live = each.leaving = false;
   }
 }
@@ -276,11 +271,10 @@ int Volume::promote_replica(uint32_t slab, uint32_t server) {
   if (slab >= slab_count_) return EINVAL;
   const std::lock_guard lock(control_);
   SlabPlace place = slabs_[slab].read();
-  if (place.find(server) == nullptr) return ENOENT;
+  Replica* const found = place.find(server);
+  if (found == nullptr) return ENOENT;
   if (failed(server)) return EHOSTDOWN;
-  for (uint32_t i = 0; i < place.count; i++) {
-    if (place.replicas[i].server == server && !place.replicas[i].leaving) place.replicas[i].live = true;
-  }
+  if (!found->leaving) found->live = true;
   slabs_[slab].publish(place);
   return 0;
 }
@@ -316,7 +310,7 @@ int Volume::move_replica(uint32_t slab, uint32_t from, const Replica& to) {
 // old").
 bool Volume::has_everything(const SlabPlace& place, uint32_t server) const {
   const auto rank = [this](uint32_t of) { return failure_ranks_[of].load(std::memory_order_acquire); };
-  return std::all_of(place.replicas.data(), place.replicas.data() + place.count, [&](const Replica& each) {
+  return std::ranges::all_of(place.all(), [&](const Replica& each) {
     return each.server == server || !each.complete() ||
            (failed(each.server) && (!failed(server) || rank(each.server) < rank(server)));
   });

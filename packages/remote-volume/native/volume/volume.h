@@ -129,8 +129,7 @@ class Volume {
   uint64_t turn(uint32_t server, uint64_t now) const { return limiters_[server].turn(now); }
   uint64_t turn(const SlabPlace& place, uint64_t now) const {
     uint64_t turn = 0;
-    for (uint32_t i = 0; i < place.count; i++)
-      turn = std::max(turn, limiters_[place.replicas[i].server].turn(now));
+    for (const Replica& each : place.all()) turn = std::max(turn, limiters_[each.server].turn(now));
     return turn;
   }
   RateLimiter& limiter(uint32_t server) { return limiters_[server]; }
@@ -140,10 +139,8 @@ class Volume {
   // dropped it or made it live again.
   bool waits_for(const SlabPlace& place) const {
     const bool waits = waits_.load(std::memory_order_acquire);
-    for (uint32_t i = 0; i < place.count; i++) {
-      if (place.replicas[i].leaving || (waits && place.replicas[i].live)) return true;
-    }
-    return false;
+    return std::ranges::any_of(place.all(),
+                               [=](const Replica& each) { return each.leaving || (waits && each.live); });
   }
   // Whether a WRITE may be answered because `keeper` has it. A copy counts as long as the slab's record names
   // it (docs/page-service.md, "Which copies count"): `now` is that record, of the moment at which it is

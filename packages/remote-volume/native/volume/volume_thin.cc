@@ -106,9 +106,7 @@ int Volume::vacate(uint32_t slab) {
   SlabRecord& record = slabs_[slab];
   const SlabPlace place = record.read();
   if (record.phase() != SlabPhase::mapped || !place.mapped()) return ENOENT;
-  for (uint32_t i = 0; i < place.count; i++) {
-    if (!place.replicas[i].live) return EBUSY;
-  }
+  if (!std::ranges::all_of(place.all(), &Replica::live)) return EBUSY;
   const uint64_t first = first_page(slab);
   const uint64_t count = pages_of(slab);
   // A cheap check first, because the slab is usually not empty; it disturbs no lane.

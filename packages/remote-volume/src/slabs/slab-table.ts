@@ -274,6 +274,7 @@ export function placeOf({ remoteKey, address }: Pick<RemoteSlab, 'remoteKey' | '
   return `${remoteKey}:${address}`
 }
 
-function mapping({ server, remote }: Omit<SlabReplica, 'live'>) {
+/** A place as the engine is told it. */
+export function mapping({ server, remote }: Pick<SlabReplica, 'server' | 'remote'>) {
   return { server: server.index, remoteKey: remote.remoteKey, address: remote.address }
 }

@@ -3,7 +3,7 @@ import type { VolumeServer } from '../servers/volume-server.js'
 import type { Place } from './fill-replica.js'
 import { chooseAmong, drawPlace } from './placement.js'
 import type { SerialQueue } from './serial-queue.js'
-import type { SlabTable } from './slab-table.js'
+import { mapping, type SlabTable } from './slab-table.js'
 
 /** Places to have ahead of the first WRITEs to slabs: as many as a fast writer fills while one is allocated. */
 const SPARE_PLACES = 8
@@ -288,8 +288,4 @@ export class ThinSlabs {
     }
     this.wake()
   }
-}
-
-function mapping({ server, remote }: Place) {
-  return { server: server.index, remoteKey: remote.remoteKey, address: remote.address }
 }
