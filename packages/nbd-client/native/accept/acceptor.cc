@@ -15,6 +15,7 @@
 #include "accept/acceptor_session.h"
 #include "base/accept_failure.h"
 #include "base/clock.h"
+#include "base/epoll.h"
 #include "rdmakit/tcp_keepalive.h"
 
 namespace rdmakit::nbd {
@@ -55,10 +56,8 @@ int Acceptor::start() {
   wake_.reset(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   epoll_.reset(epoll_create1(EPOLL_CLOEXEC));
   if (!wake_ || !epoll_) return errno;
-  epoll_event event{};
-  event.events = EPOLLIN;
-  event.data.ptr = this;
-  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), &event) != 0) return errno;
+  const int error = epoll_watch(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), EPOLLIN, {.ptr = this});
+  if (error != 0) return error;
   return thread_.start("nbd-acceptor", [this] { run(); });
 }
 
@@ -145,16 +144,12 @@ void Acceptor::run() {
 void Acceptor::take_orders() {
   const std::lock_guard lock(orders_);
   for (auto& listener : new_listeners_) {
-    epoll_event event{};
-    event.events = EPOLLIN;
-    event.data.ptr = listener.get();
-    if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, listener->fd(), &event) != 0) {
-      Event failure = Event::about(Event::Type::listener_failed, 0, strerror(errno));
-      snprintf(failure.subject.data(), failure.subject.size(), "%s", listener->address().c_str());
-      host_.report(failure);
-      continue;
-    }
-    listeners_.push_back(std::move(listener));
+    const int error =
+        epoll_watch(epoll_.get(), EPOLL_CTL_ADD, listener->fd(), EPOLLIN, {.ptr = listener.get()});
+    if (error != 0)
+      report(Event::Type::listener_failed, listener->address(), strerror(error));
+    else
+      listeners_.push_back(std::move(listener));
   }
   new_listeners_.clear();
   if (!stop_accepting_) return;
@@ -182,9 +177,7 @@ void Acceptor::accept_from(const Listener& listener, uint64_t now) {
       if (failed == AcceptFailure::none_waiting || evict(now)) return;
       paused_until_ = now + kAcceptPause;
       watch_listeners(0);
-      Event failure = Event::about(Event::Type::listener_failed, 0, strerror(error));
-      snprintf(failure.subject.data(), failure.subject.size(), "%s", listener.address().c_str());
-      return host_.report(failure);
+      return report(Event::Type::listener_failed, listener.address(), strerror(error));
     }
     UniqueFd socket(fd);
     const std::string peer = name_of(address, length);
@@ -204,12 +197,8 @@ void Acceptor::accept_from(const Listener& listener, uint64_t now) {
 }
 
 void Acceptor::watch_listeners(uint32_t events) {
-  for (const auto& listener : listeners_) {
-    epoll_event event{};
-    event.events = events;
-    event.data.ptr = listener.get();
-    epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, listener->fd(), &event);
-  }
+  for (const auto& listener : listeners_)
+    epoll_watch(epoll_.get(), EPOLL_CTL_MOD, listener->fd(), events, {.ptr = listener.get()});
 }
 
 // The session whose place a new client gets: the oldest of those that have negotiated nothing, else the one
@@ -247,8 +236,12 @@ void Acceptor::refuse(const std::string& peer, const char* reason) {
   const uint64_t now = now_ns();
   if (now - last_report_ < kReportInterval) return;
   last_report_ = now;
-  Event event = Event::about(Event::Type::handshake_refused, 0, reason);
-  snprintf(event.subject.data(), event.subject.size(), "%s", peer.c_str());
+  report(Event::Type::handshake_refused, peer, reason);
+}
+
+void Acceptor::report(Event::Type type, const std::string& subject, const char* reason) {
+  Event event = Event::about(type, 0, reason);
+  snprintf(event.subject.data(), event.subject.size(), "%s", subject.c_str());
   host_.report(event);
 }
 
@@ -267,12 +260,10 @@ void Acceptor::unwatch(Session& session) {
 
 void Acceptor::watch(Session& session, uint32_t events) {
   if (session.watched == events) return;
-  epoll_event event{};
-  event.events = events;
-  event.data.ptr = &session;
   const int operation = session.watched == 0 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD;
   session.watched = events;
-  if (epoll_ctl(epoll_.get(), operation, session.socket.get(), &event) != 0) session.over = true;
+  if (epoll_watch(epoll_.get(), operation, session.socket.get(), events, {.ptr = &session}) != 0)
+    session.over = true;
 }
 
 void Acceptor::expire(uint64_t now) {

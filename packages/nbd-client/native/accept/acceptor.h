@@ -79,6 +79,7 @@ class Acceptor {
   bool make_room(uint64_t now);
   bool evict(uint64_t now);
   void refuse(const std::string& peer, const char* reason);
+  void report(Event::Type type, const std::string& subject, const char* reason);
   void drive(Session& session, uint64_t now);
   bool send_output(Session& session);
   bool converse(Session& session, uint64_t now);

@@ -5,6 +5,7 @@
 
 #include <cerrno>
 
+#include "base/epoll.h"
 #include "ibverbs/shared_receive_queues.h"
 
 namespace rdmakit::ibverbs {
@@ -55,10 +56,7 @@ uint64_t AsyncEvents::watch(ibv_context* context, Provider::AsyncSink sink) {
   }
   if (!watched_.contains(context)) {
     fcntl(context->async_fd, F_SETFL, fcntl(context->async_fd, F_GETFL) | O_NONBLOCK);
-    epoll_event wanted{};
-    wanted.events = EPOLLIN;
-    wanted.data.ptr = context;
-    if (epoll_ctl(epoll_, EPOLL_CTL_ADD, context->async_fd, &wanted) != 0) return 0;
+    if (epoll_watch(epoll_, EPOLL_CTL_ADD, context->async_fd, EPOLLIN, {.ptr = context}) != 0) return 0;
   }
   watched_[context].emplace(++last_token_, std::move(sink));
   return last_token_;

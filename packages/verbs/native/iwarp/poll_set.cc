@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "base/epoll.h"
 #include "iwarp/queue-pair/queue_pair.h"
 
 namespace rdmakit::iwarp {
@@ -31,10 +32,7 @@ uint64_t PollSet::add(QueuePair* queue_pair, int fd, uint32_t events) {
   slot.queue_pair = queue_pair;
   slot.generation = (slot.generation + 1) & 0x3fffffff;
   const uint64_t token = uint64_t{slot.generation} << 32 | (number + 1);
-  epoll_event event{};
-  event.events = events;
-  event.data.u64 = token;
-  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+  if (epoll_watch(epoll_.get(), EPOLL_CTL_ADD, fd, events, {.u64 = token}) != 0) {
     slot.queue_pair = nullptr;
     free_.push_back(number);
     return 0;
@@ -43,10 +41,7 @@ uint64_t PollSet::add(QueuePair* queue_pair, int fd, uint32_t events) {
 }
 
 void PollSet::change(uint64_t token, int fd, uint32_t events) {
-  epoll_event event{};
-  event.events = events;
-  event.data.u64 = token;
-  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event);
+  epoll_watch(epoll_.get(), EPOLL_CTL_MOD, fd, events, {.u64 = token});
 }
 
 void PollSet::mute(int fd) { epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr); }
@@ -61,17 +56,11 @@ void PollSet::remove(uint64_t token, int fd) {
 }
 
 int PollSet::add_foreign(uint64_t token, int fd, uint32_t events) {
-  epoll_event event{};
-  event.events = events;
-  event.data.u64 = token | kForeign;
-  return epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0 ? 0 : errno;
+  return epoll_watch(epoll_.get(), EPOLL_CTL_ADD, fd, events, {.u64 = token | kForeign});
 }
 
 int PollSet::change_foreign(uint64_t token, int fd, uint32_t events) {
-  epoll_event event{};
-  event.events = events;
-  event.data.u64 = token | kForeign;
-  return epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event) == 0 ? 0 : errno;
+  return epoll_watch(epoll_.get(), EPOLL_CTL_MOD, fd, events, {.u64 = token | kForeign});
 }
 
 // Hot path.

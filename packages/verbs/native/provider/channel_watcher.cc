@@ -6,6 +6,7 @@
 #include <map>
 #include <mutex>
 
+#include "base/epoll.h"
 #include "rdmakit/thread.h"
 
 namespace rdmakit {
@@ -24,10 +25,7 @@ class Watcher {
     errno = start();
     if (errno != 0) return 0;
     const uint64_t id = ++last_;
-    epoll_event event{};
-    event.events = EPOLLIN;
-    event.data.u64 = id;
-    if (epoll_ctl(epoll_, EPOLL_CTL_ADD, watch.channel->fd, &event) != 0) return 0;
+    if (epoll_watch(epoll_, EPOLL_CTL_ADD, watch.channel->fd, EPOLLIN, {.u64 = id}) != 0) return 0;
     watches_.emplace(id, std::move(watch));
     return id;
   }
