@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "base/mapped_memory.h"
+#include "base/null_with_errno.h"
 
 namespace rdmakit::volume {
 
@@ -21,8 +22,7 @@ inline void* map_lazily(size_t bytes, bool prefault) {
     madvise(mapping, bytes, MADV_NOHUGEPAGE);
   } else if (const int error = populate(mapping, bytes); error != 0) {
     munmap(mapping, bytes);
-    errno = error;
-    return nullptr;
+    return null_with_errno(error);
   }
   return mapping;
 }

@@ -10,6 +10,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/null_with_errno.h"
+
 namespace rdmakit {
 
 enum class HugePages { transparent, none, size_2m, size_1g };
@@ -92,10 +94,7 @@ inline int prepare_memory(void* address, size_t length, const MemoryOptions& opt
 // Null and errno on failure; EOPNOTSUPP: this processor, or this kernel, has no huge pages of that size.
 // Given back with unmap_private_memory.
 inline void* map_private_memory(size_t length, const MemoryOptions& options = {}) {
-  if (length == 0 || more_than_machine_has(length)) {
-    errno = length == 0 ? EINVAL : ENOMEM;
-    return nullptr;
-  }
+  if (length == 0 || more_than_machine_has(length)) return null_with_errno(length == 0 ? EINVAL : ENOMEM);
   constexpr int k2m = 21 << MAP_HUGE_SHIFT;
   constexpr int k1g = 30 << MAP_HUGE_SHIFT;
   const bool two = options.huge_pages == HugePages::size_2m;
@@ -115,8 +114,7 @@ inline void* map_private_memory(size_t length, const MemoryOptions& options = {}
     if (ftruncate(fd, static_cast<off_t>(length)) != 0) {
       const int error = errno;
       close(fd);
-      errno = error;
-      return nullptr;
+      return null_with_errno(error);
     }
   } else {
     flags |= two ? MAP_HUGETLB | k2m : (one ? MAP_HUGETLB | k1g : 0);
@@ -130,8 +128,7 @@ inline void* map_private_memory(size_t length, const MemoryOptions& options = {}
     if (error == 0) return address;
     munmap(address, length);
   }
-  errno = error;
-  return nullptr;
+  return null_with_errno(error);
 }
 
 inline void unmap_private_memory(void* address, size_t length, const MemoryOptions& options = {}) {

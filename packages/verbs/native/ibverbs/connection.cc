@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/null_with_errno.h"
 #include "ibverbs/iwarp_states.h"
 #include "rdmakit/thread.h"
 
@@ -100,10 +101,7 @@ rdma_event_channel* event_channel(const Libraries& lib) {
   const std::lock_guard lock(mutex);
   if (channel == nullptr) {
     channel = lib.create_event_channel();
-    if (channel == nullptr) {
-      errno = ENODEV;
-      return nullptr;
-    }
+    if (channel == nullptr) return null_with_errno(ENODEV);
     fcntl(channel->fd, F_SETFL, fcntl(channel->fd, F_GETFL) | O_NONBLOCK);
   }
   if (!reader.joinable()) {
@@ -177,10 +175,7 @@ ibv_context* Connection::context() {
 
 ibv_qp* Connection::create_qp(ibv_pd* pd, ibv_qp_init_attr* attributes) {
   std::lock_guard lock(id_mutex_);
-  if (id_ == nullptr) {
-    errno = EINVAL;
-    return nullptr;
-  }
+  if (id_ == nullptr) return null_with_errno(EINVAL);
   if (lib_.create_cm_qp(id_, pd, attributes) != 0) return nullptr;
   note_created(id_->qp);
   register_owner(id_->qp, std::static_pointer_cast<Connection>(shared_from_this()));

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <set>
 
+#include "base/null_with_errno.h"
 #include "ibverbs/async_events.h"
 #include "ibverbs/capabilities.h"
 #include "ibverbs/connection.h"
@@ -111,10 +112,7 @@ class IbverbsProvider final : public Provider {
 
   ibv_context* open_device(const std::string& name) override {
     const Libraries* lib = loaded();
-    if (lib == nullptr) {
-      errno = ENOENT;
-      return nullptr;
-    }
+    if (lib == nullptr) return null_with_errno(ENOENT);
     if (ibv_context* shared = context_of_connections(name, *lib); shared != nullptr) {
       std::lock_guard lock(mutex_);
       shared_.insert(shared);
@@ -180,10 +178,7 @@ class IbverbsProvider final : public Provider {
   }
   ibv_mr* reg_dmabuf_mr(ibv_pd* pd, uint64_t offset, size_t length, uint64_t iova, int fd,
                         int access) override {
-    if (loaded()->reg_dmabuf_mr == nullptr) {
-      errno = EOPNOTSUPP;
-      return nullptr;
-    }
+    if (loaded()->reg_dmabuf_mr == nullptr) return null_with_errno(EOPNOTSUPP);
     return loaded()->reg_dmabuf_mr(pd, offset, length, iova, fd, access_on(pd->context, access));
   }
 
@@ -263,10 +258,7 @@ class IbverbsProvider final : public Provider {
 
   std::shared_ptr<ConnectionId> create_id() override {
     const Libraries* lib = loaded();
-    if (lib == nullptr) {
-      errno = ENOENT;
-      return nullptr;
-    }
+    if (lib == nullptr) return null_with_errno(ENOENT);
     return create_connection(*lib);
   }
 

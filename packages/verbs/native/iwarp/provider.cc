@@ -3,6 +3,7 @@
 
 #include <cerrno>
 
+#include "base/null_with_errno.h"
 #include "iwarp/completion/completion_channel.h"
 #include "iwarp/completion/completion_queue.h"
 #include "iwarp/device.h"
@@ -123,10 +124,7 @@ bool may_register(const void* address, size_t length, int access) {
 }
 
 ibv_mr* IwarpProvider::reg_mr(ibv_pd* pd, void* address, size_t length, int access) {
-  if (!may_register(address, length, access)) {
-    errno = EINVAL;
-    return nullptr;
-  }
+  if (!may_register(address, length, access)) return null_with_errno(EINVAL);
   MemoryRegion* mr = make<MemoryRegion>();
   if (mr == nullptr) return nullptr;
   mr->context = pd->context;
@@ -137,8 +135,7 @@ ibv_mr* IwarpProvider::reg_mr(ibv_pd* pd, void* address, size_t length, int acce
   mr->lkey = mr->rkey = MemoryTable::instance().add(pd, address, length, access);
   if (mr->lkey == 0) {
     destroy(mr);
-    errno = ENOMEM;
-    return nullptr;
+    return null_with_errno(ENOMEM);
   }
   static_cast<ProtectionDomain*>(pd)->users++;
   return mr;
@@ -181,10 +178,7 @@ int IwarpProvider::dereg_mr(ibv_mr* mr) {
 }
 
 ibv_mw* IwarpProvider::alloc_mw(ibv_pd* pd, ibv_mw_type type) {
-  if (type != IBV_MW_TYPE_2) {
-    errno = EOPNOTSUPP;
-    return nullptr;
-  }
+  if (type != IBV_MW_TYPE_2) return null_with_errno(EOPNOTSUPP);
   MemoryWindow* mw = make<MemoryWindow>();
   if (mw == nullptr) return nullptr;
   mw->context = pd->context;
@@ -193,8 +187,7 @@ ibv_mw* IwarpProvider::alloc_mw(ibv_pd* pd, ibv_mw_type type) {
   mw->rkey = MemoryTable::instance().add_window(pd);
   if (mw->rkey == 0) {
     destroy(mw);
-    errno = ENOMEM;
-    return nullptr;
+    return null_with_errno(ENOMEM);
   }
   static_cast<ProtectionDomain*>(pd)->users++;
   return mw;
@@ -209,10 +202,7 @@ int IwarpProvider::dealloc_mw(ibv_mw* mw) {
 
 ibv_cq* IwarpProvider::create_cq(ibv_context* context, int entries, void* cq_context,
                                  ibv_comp_channel* channel, Progress progress) {
-  if (entries < 1 || entries > kMaxCompletions) {
-    errno = EINVAL;
-    return nullptr;
-  }
+  if (entries < 1 || entries > kMaxCompletions) return null_with_errno(EINVAL);
   CompletionQueue* cq =
       make<CompletionQueue>(context, entries, cq_context, static_cast<CompletionChannel*>(channel), progress);
   return cq == nullptr ? nullptr : cq->as_cq();

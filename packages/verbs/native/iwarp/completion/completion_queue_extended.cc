@@ -3,6 +3,7 @@
 #include <new>
 
 #include "base/clock.h"
+#include "base/null_with_errno.h"
 #include "iwarp/completion/completion_channel.h"
 #include "iwarp/completion/completion_queue.h"
 
@@ -18,14 +19,11 @@ std::unique_ptr<CompletionQueue> CompletionQueue::create_extended(ibv_context* c
                                                                   Progress progress) {
   constexpr uint64_t kKnown = IBV_WC_STANDARD_FLAGS | kStampFlags;
   const bool has_flags = attributes.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS;
-  if (attributes.cqe < 1 || attributes.cqe > static_cast<uint32_t>(kMaxCompletions)) {
-    errno = EINVAL;
-    return nullptr;
-  }
+  if (attributes.cqe < 1 || attributes.cqe > static_cast<uint32_t>(kMaxCompletions))
+    return null_with_errno(EINVAL);
   if ((attributes.wc_flags & ~kKnown) || (attributes.comp_mask & ~uint32_t{IBV_CQ_INIT_ATTR_MASK_FLAGS}) ||
       (has_flags && (attributes.flags & ~uint32_t{IBV_CREATE_CQ_ATTR_SINGLE_THREADED}))) {
-    errno = EOPNOTSUPP;
-    return nullptr;
+    return null_with_errno(EOPNOTSUPP);
   }
   try {
     auto queue = std::make_unique<CompletionQueue>(
@@ -34,8 +32,7 @@ std::unique_ptr<CompletionQueue> CompletionQueue::create_extended(ibv_context* c
     queue->extend(attributes.wc_flags);
     return queue;
   } catch (const std::bad_alloc&) {
-    errno = ENOMEM;
-    return nullptr;
+    return null_with_errno(ENOMEM);
   }
 }
 

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/null_with_errno.h"
 #include "iwarp/completion/completion_queue.h"
 #include "iwarp/memory/protection_domain.h"
 #include "iwarp/progress_thread.h"
@@ -55,8 +56,7 @@ std::unique_ptr<QueuePair> QueuePair::create(ibv_pd* pd, ibv_qp_init_attr* attri
     attributes->cap = queue_pair->cap_;
     return queue_pair;
   } catch (const std::bad_alloc&) {
-    errno = ENOMEM;
-    return nullptr;
+    return null_with_errno(ENOMEM);
   }
 }
 

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <new>
 
+#include "base/null_with_errno.h"
 #include "iwarp/memory/protection_domain.h"
 #include "iwarp/queue-pair/queue_pair.h"
 
@@ -14,18 +15,14 @@ namespace rdmakit::iwarp {
 
 std::unique_ptr<SharedReceiveQueue> SharedReceiveQueue::create(ibv_pd* pd, ibv_srq_init_attr* attributes) {
   ibv_srq_attr& attr = attributes->attr;
-  if (attr.max_wr > kMaxWorkRequests || attr.max_sge > kMaxSge) {
-    errno = EINVAL;
-    return nullptr;
-  }
+  if (attr.max_wr > kMaxWorkRequests || attr.max_sge > kMaxSge) return null_with_errno(EINVAL);
   try {
     std::unique_ptr<SharedReceiveQueue> queue(new SharedReceiveQueue(pd, *attributes));
     attr.max_wr = queue->capacity_;
     attr.max_sge = queue->max_sge_;
     return queue;
   } catch (const std::bad_alloc&) {
-    errno = ENOMEM;
-    return nullptr;
+    return null_with_errno(ENOMEM);
   }
 }
 
