@@ -12,68 +12,76 @@
 
 namespace rdmakit::ibverbs {
 
+// What is called: our name, and the library's.
+#define RDMAKIT_LIBIBVERBS(apply)                        \
+  apply(get_device_list, ibv_get_device_list);           \
+  apply(free_device_list, ibv_free_device_list);         \
+  apply(get_device_name, ibv_get_device_name);           \
+  apply(get_device_guid, ibv_get_device_guid);           \
+  apply(open_device, ibv_open_device);                   \
+  apply(close_device, ibv_close_device);                 \
+  apply(query_device, ibv_query_device);                 \
+  apply(query_port, ibv_query_port);                     \
+  apply(alloc_pd, ibv_alloc_pd);                         \
+  apply(dealloc_pd, ibv_dealloc_pd);                     \
+  apply(reg_mr, ibv_reg_mr);                             \
+  apply(dereg_mr, ibv_dereg_mr);                         \
+  apply(create_comp_channel, ibv_create_comp_channel);   \
+  apply(destroy_comp_channel, ibv_destroy_comp_channel); \
+  apply(create_cq, ibv_create_cq);                       \
+  apply(destroy_cq, ibv_destroy_cq);                     \
+  apply(get_cq_event, ibv_get_cq_event);                 \
+  apply(ack_cq_events, ibv_ack_cq_events);               \
+  apply(create_qp, ibv_create_qp);                       \
+  apply(modify_qp, ibv_modify_qp);                       \
+  apply(query_qp, ibv_query_qp);                         \
+  apply(destroy_qp, ibv_destroy_qp);                     \
+  apply(query_gid, ibv_query_gid);                       \
+  apply(get_async_event, ibv_get_async_event);           \
+  apply(ack_async_event, ibv_ack_async_event);           \
+  apply(resize_cq, ibv_resize_cq);                       \
+  apply(create_srq, ibv_create_srq);                     \
+  apply(modify_srq, ibv_modify_srq);                     \
+  apply(query_srq, ibv_query_srq);                       \
+  apply(destroy_srq, ibv_destroy_srq);                   \
+  apply(create_ah, ibv_create_ah);                       \
+  apply(destroy_ah, ibv_destroy_ah);                     \
+  apply(attach_mcast, ibv_attach_mcast);                 \
+  apply(detach_mcast, ibv_detach_mcast);                 \
+  apply(fork_init, ibv_fork_init);
+
+// nullptr where rdma-core is older than they are: 2014, 35, 32 and 34.
+#define RDMAKIT_NEWER_LIBIBVERBS(apply)                \
+  apply(rereg_mr, ibv_rereg_mr);                       \
+  apply(is_fork_initialized, ibv_is_fork_initialized); \
+  apply(query_gid_table, _ibv_query_gid_table);        \
+  apply(reg_dmabuf_mr, ibv_reg_dmabuf_mr);
+
+#define RDMAKIT_LIBRDMACM(apply)                          \
+  apply(get_cm_devices, rdma_get_devices);                \
+  apply(free_cm_devices, rdma_free_devices);              \
+  apply(create_event_channel, rdma_create_event_channel); \
+  apply(create_id, rdma_create_id);                       \
+  apply(destroy_id, rdma_destroy_id);                     \
+  apply(bind_addr, rdma_bind_addr);                       \
+  apply(listen, rdma_listen);                             \
+  apply(resolve_addr, rdma_resolve_addr);                 \
+  apply(resolve_route, rdma_resolve_route);               \
+  apply(create_cm_qp, rdma_create_qp);                    \
+  apply(connect, rdma_connect);                           \
+  apply(accept, rdma_accept);                             \
+  apply(reject, rdma_reject);                             \
+  apply(disconnect, rdma_disconnect);                     \
+  apply(set_option, rdma_set_option);                     \
+  apply(get_cm_event, rdma_get_cm_event);                 \
+  apply(ack_cm_event, rdma_ack_cm_event);
+
 struct Libraries {
-  ibv_device** (*get_device_list)(int* count);
-  void (*free_device_list)(ibv_device** list);
-  const char* (*get_device_name)(ibv_device* device);
-  uint64_t (*get_device_guid)(ibv_device* device);
-  ibv_context* (*open_device)(ibv_device* device);
-  int (*close_device)(ibv_context* context);
-  int (*query_device)(ibv_context* context, ibv_device_attr* attributes);
-  int (*query_port)(ibv_context* context, uint8_t port, _compat_ibv_port_attr* attributes);
-  ibv_pd* (*alloc_pd)(ibv_context* context);
-  int (*dealloc_pd)(ibv_pd* pd);
-  ibv_mr* (*reg_mr)(ibv_pd* pd, void* address, size_t length, int access);
-  int (*dereg_mr)(ibv_mr* mr);
-  ibv_comp_channel* (*create_comp_channel)(ibv_context* context);
-  int (*destroy_comp_channel)(ibv_comp_channel* channel);
-  ibv_cq* (*create_cq)(ibv_context* context, int entries, void* cq_context, ibv_comp_channel* channel,
-                       int vector);
-  int (*destroy_cq)(ibv_cq* cq);
-  int (*get_cq_event)(ibv_comp_channel* channel, ibv_cq** cq, void** cq_context);
-  void (*ack_cq_events)(ibv_cq* cq, unsigned int count);
-  ibv_qp* (*create_qp)(ibv_pd* pd, ibv_qp_init_attr* attributes);
-  int (*modify_qp)(ibv_qp* qp, ibv_qp_attr* attributes, int mask);
-  int (*query_qp)(ibv_qp* qp, ibv_qp_attr* attributes, int mask, ibv_qp_init_attr* init);
-  int (*destroy_qp)(ibv_qp* qp);
-  int (*query_gid)(ibv_context* context, uint8_t port, int index, ibv_gid* gid);
-  int (*get_async_event)(ibv_context* context, ibv_async_event* event);
-  void (*ack_async_event)(ibv_async_event* event);
-  int (*resize_cq)(ibv_cq* cq, int entries);
-  ibv_srq* (*create_srq)(ibv_pd* pd, ibv_srq_init_attr* attributes);
-  int (*modify_srq)(ibv_srq* srq, ibv_srq_attr* attributes, int mask);
-  int (*query_srq)(ibv_srq* srq, ibv_srq_attr* attributes);
-  int (*destroy_srq)(ibv_srq* srq);
-  ibv_ah* (*create_ah)(ibv_pd* pd, ibv_ah_attr* attributes);
-  int (*destroy_ah)(ibv_ah* ah);
-  int (*attach_mcast)(ibv_qp* qp, const ibv_gid* gid, uint16_t lid);
-  int (*detach_mcast)(ibv_qp* qp, const ibv_gid* gid, uint16_t lid);
-  int (*fork_init)();
-
-  // nullptr where rdma-core is older than they are: 2014, 35, 32 and 34.
-  int (*rereg_mr)(ibv_mr* mr, int flags, ibv_pd* pd, void* address, size_t length, int access);
-  ibv_fork_status (*is_fork_initialized)();
-  ssize_t (*query_gid_table)(ibv_context* context, ibv_gid_entry* entries, size_t count, uint32_t flags,
-                             size_t entry_size);
-  ibv_mr* (*reg_dmabuf_mr)(ibv_pd* pd, uint64_t offset, size_t length, uint64_t iova, int fd, int access);
-
-  ibv_context** (*get_cm_devices)(int* count);
-  void (*free_cm_devices)(ibv_context** list);
-  rdma_event_channel* (*create_event_channel)();
-  int (*create_id)(rdma_event_channel* channel, rdma_cm_id** id, void* context, rdma_port_space space);
-  int (*destroy_id)(rdma_cm_id* id);
-  int (*bind_addr)(rdma_cm_id* id, sockaddr* address);
-  int (*listen)(rdma_cm_id* id, int backlog);
-  int (*resolve_addr)(rdma_cm_id* id, sockaddr* source, sockaddr* destination, int timeout_ms);
-  int (*resolve_route)(rdma_cm_id* id, int timeout_ms);
-  int (*create_cm_qp)(rdma_cm_id* id, ibv_pd* pd, ibv_qp_init_attr* attributes);
-  int (*connect)(rdma_cm_id* id, rdma_conn_param* parameters);
-  int (*accept)(rdma_cm_id* id, rdma_conn_param* parameters);
-  int (*reject)(rdma_cm_id* id, const void* private_data, uint8_t length);
-  int (*disconnect)(rdma_cm_id* id);
-  int (*set_option)(rdma_cm_id* id, int level, int name, void* value, size_t length);
-  int (*get_cm_event)(rdma_event_channel* channel, rdma_cm_event** event);
-  int (*ack_cm_event)(rdma_cm_event* event);
+#define RDMAKIT_MEMBER(name, function) decltype(&function) name
+  RDMAKIT_LIBIBVERBS(RDMAKIT_MEMBER)
+  RDMAKIT_NEWER_LIBIBVERBS(RDMAKIT_MEMBER)
+  RDMAKIT_LIBRDMACM(RDMAKIT_MEMBER)
+#undef RDMAKIT_MEMBER
 };
 
 // Makes registered memory stay in place when this process forks (ibv_fork_init(3)), unless the kernel does
