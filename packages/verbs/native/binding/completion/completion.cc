@@ -91,19 +91,17 @@ Napi::Value ContextObject::create_cq(const Napi::CallbackInfo& info) {
   ibv_cq* cq = timestamps == Timestamps::none
                    ? provider.create_cq(context(), entries, nullptr, channel.get(), progress)
                    : create_stamped_cq(*this, entries, channel.get(), progress, timestamps);
-  if (cq == nullptr) {
-    const int error = errno;
-    throw failure(info.Env(), error, timestamps == Timestamps::none ? "ibv_create_cq" : "ibv_create_cq_ex",
-                  error == EOPNOTSUPP ? "the device has no completion timestamps" : reason(error));
-  }
+  if (cq == nullptr)
+    throw device_failure(info.Env(), errno,
+                         timestamps == Timestamps::none ? "ibv_create_cq" : "ibv_create_cq_ex",
+                         "the device has no completion timestamps");
   return Object::wrap(info.Env(), new CqObject(*this, std::move(channel), cq, timestamps));
 }
 
 void CqObject::resize(const Napi::CallbackInfo& info) {
   const int error = provider.resize_cq(cq(), info[1].As<Napi::Number>().Int32Value());
   if (error != 0)
-    throw failure(info.Env(), error, "ibv_resize_cq",
-                  error == EOPNOTSUPP ? "the device cannot resize completion queues" : reason(error));
+    throw device_failure(info.Env(), error, "ibv_resize_cq", "the device cannot resize completion queues");
 }
 
 Napi::Value CqObject::identity(const Napi::CallbackInfo& info) {

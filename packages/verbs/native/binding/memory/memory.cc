@@ -210,11 +210,8 @@ Napi::Value PdObject::reg_dmabuf_mr(const Napi::CallbackInfo& info) {
   // Its addresses are offsets into the DMA buffer, as ibv_mr.addr has them.
   ibv_mr* mr = provider.reg_dmabuf_mr(pd(), offset, length, offset, info[1].As<Napi::Number>().Int32Value(),
                                       info[4].As<Napi::Number>().Int32Value());
-  if (mr == nullptr) {
-    const int error = errno;
-    throw failure(info.Env(), error, "ibv_reg_dmabuf_mr",
-                  error == EOPNOTSUPP ? "the device cannot register DMA buffers" : reason(error));
-  }
+  if (mr == nullptr)
+    throw device_failure(info.Env(), errno, "ibv_reg_dmabuf_mr", "the device cannot register DMA buffers");
   return Object::wrap(info.Env(), new MrObject(info.Env(), *this, mr, {}));
 }
 
@@ -225,8 +222,7 @@ void MrObject::reregister(const Napi::CallbackInfo& info) {
   const int error = provider.rereg_mr(mr(), flags, pd == nullptr ? nullptr : pd->pd(), nullptr, 0,
                                       info[2].As<Napi::Number>().Int32Value());
   if (error != 0)
-    throw failure(info.Env(), error, "ibv_rereg_mr",
-                  error == EOPNOTSUPP ? "the device cannot re-register memory" : reason(error));
+    throw device_failure(info.Env(), error, "ibv_rereg_mr", "the device cannot re-register memory");
   if (pd != nullptr) parent_ = Ref<ibv_pd>(pd);
 }
 

@@ -14,11 +14,8 @@ void MwObject::destroy(void* verbs_object) {
 
 Napi::Value PdObject::alloc_mw(const Napi::CallbackInfo& info) {
   ibv_mw* mw = provider.alloc_mw(pd(), IBV_MW_TYPE_2);
-  if (mw == nullptr) {
-    const int error = errno;
-    throw failure(info.Env(), error, "ibv_alloc_mw",
-                  error == EOPNOTSUPP ? "the device has no memory windows of type 2" : reason(error));
-  }
+  if (mw == nullptr)
+    throw device_failure(info.Env(), errno, "ibv_alloc_mw", "the device has no memory windows of type 2");
   return Object::wrap(info.Env(), new MwObject(*this, mw));
 }
 

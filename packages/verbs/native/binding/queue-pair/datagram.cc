@@ -17,11 +17,7 @@ void AhObject::destroy(void* verbs_object) {
 Napi::Value PdObject::create_ah(const Napi::CallbackInfo& info) {
   ibv_ah_attr attributes = address_vector_of(info[1].As<Napi::Object>());
   ibv_ah* ah = provider.create_ah(pd(), &attributes);
-  if (ah == nullptr) {
-    const int error = errno;
-    throw failure(info.Env(), error, "ibv_create_ah",
-                  error == EOPNOTSUPP ? "the device has no datagrams" : reason(error));
-  }
+  if (ah == nullptr) throw device_failure(info.Env(), errno, "ibv_create_ah", "the device has no datagrams");
   return Object::wrap(info.Env(), new AhObject(*this, ah));
 }
 

@@ -51,11 +51,9 @@ Napi::Value create_qp(const Napi::CallbackInfo& info) {
     attributes.cap.max_inline_data = most;
     qp = create();
   }
-  if (qp == nullptr) {
-    const int error = errno;
-    throw failure(info.Env(), error, id == nullptr ? "ibv_create_qp" : "rdma_create_qp",
-                  error == EOPNOTSUPP ? "the device has no queue pairs of this kind" : reason(error));
-  }
+  if (qp == nullptr)
+    throw device_failure(info.Env(), errno, id == nullptr ? "ibv_create_qp" : "rdma_create_qp",
+                         "the device has no queue pairs of this kind");
   return Object::wrap(info.Env(), new QpObject(id, pd, send, receive, srq, qp, attributes.cap));
 }
 

@@ -65,9 +65,8 @@ void QpObject::modify(const Napi::CallbackInfo& info) {
   }
   const int error = provider.modify_qp(qp(), &attributes, mask);
   if (error != 0)
-    throw failure(info.Env(), error, "ibv_modify_qp",
-                  error == EOPNOTSUPP ? "queue pairs of this device are connected through a connection id"
-                                      : reason(error));
+    throw device_failure(info.Env(), error, "ibv_modify_qp",
+                         "queue pairs of this device are connected through a connection id");
 }
 
 Napi::Value QpObject::query(const Napi::CallbackInfo& info) {

@@ -18,11 +18,8 @@ Napi::Value PdObject::create_srq(const Napi::CallbackInfo& info) {
   attributes.attr.max_wr = number(info[1]);
   attributes.attr.max_sge = number(info[2]);
   ibv_srq* srq = provider.create_srq(pd(), &attributes);
-  if (srq == nullptr) {
-    const int error = errno;
-    throw failure(info.Env(), error, "ibv_create_srq",
-                  error == EOPNOTSUPP ? "the device has no shared receive queues" : reason(error));
-  }
+  if (srq == nullptr)
+    throw device_failure(info.Env(), errno, "ibv_create_srq", "the device has no shared receive queues");
   return Object::wrap(info.Env(), new SrqObject(*this, srq));
 }
 
