@@ -297,7 +297,7 @@ export const mutations = [
   {
     name: 'immediate-of-any-kind',
     file: source('connection/connection'),
-    find: `    if (immediate !== immediate >>> 0) refuseImmediate(immediate)
+    find: `    if (immediate !== immediate >>> 0) checkImmediate(immediate)
     return this.#exchange.outbox.send(`,
     replace: '    return this.#exchange.outbox.send(',
     why: 'A message comes with another immediate than it was sent with.',

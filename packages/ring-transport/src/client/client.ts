@@ -1,5 +1,5 @@
 import { UsageError, type WaitOptions } from '@rdmakit/verbs'
-import { CallbackScope, integerInRange, onAbort } from '@rdmakit/verbs/internal'
+import { CallbackScope, onAbort } from '@rdmakit/verbs/internal'
 import {
   BehaviorSubject,
   concatMap,
@@ -11,7 +11,7 @@ import {
   switchMap,
 } from 'rxjs'
 import { milliseconds, TRANSMIT_TIMEOUT_MS } from '../base/timeout.js'
-import type { CloseOptions, RequestOptions } from '../connection/call-options.js'
+import { type CloseOptions, checkImmediate, type RequestOptions } from '../connection/call-options.js'
 import type { RequestHandler, RingConnection } from '../connection/connection.js'
 import { type RingStatistics, Totals } from '../connection/statistics.js'
 import type { BatchOptions, RingBatch, RingMessage } from '../receiving/index.js'
@@ -158,7 +158,7 @@ export class RingClient {
   send(bytes: Uint8Array, immediate = 0): boolean {
     const current = this.#current
     if (current.isClosing) throw current.shutdown()
-    bits32(immediate)
+    checkImmediate(immediate)
     const { connection } = current
     if (connection?.isOpen !== true) return false
     try {
@@ -199,7 +199,7 @@ export class RingClient {
    */
   async request(bytes: Uint8Array, options: ClientRequestOptions = {}): Promise<Uint8Array> {
     const { idempotent = false, ...rest } = options
-    bits32(rest.immediate)
+    checkImmediate(rest.immediate)
     return await this.#current.whileOpen('request', rest, idempotent, (connection, timeout) =>
       connection.request(bytes, { ...rest, timeout }),
     )
@@ -213,7 +213,7 @@ export class RingClient {
    */
   async transmit(bytes: Uint8Array, options: TransmitOptions = {}): Promise<void> {
     const { timeout = TRANSMIT_TIMEOUT_MS, ...rest } = options
-    bits32(rest.immediate)
+    checkImmediate(rest.immediate)
     await this.#current.whileOpen('transmit', { ...rest, timeout }, false, (connection, left) =>
       connection.transmit(bytes, { ...rest, timeout: left }),
     )
@@ -293,9 +293,4 @@ export class RingClient {
     this.#states.next({ state: 'closed', reason: this.#current.reason })
     this.#states.complete()
   }
-}
-
-/** Also while there is no connection, which would refuse it. @throws UsageError */
-function bits32(immediate: number | undefined): void {
-  integerInRange('immediate', immediate ?? 0, 0, 0xffff_ffff)
 }

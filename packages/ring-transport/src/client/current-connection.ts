@@ -1,8 +1,9 @@
 import { VerbsError, type WaitOptions } from '@rdmakit/verbs'
-import { deferred, integerInRange, within } from '@rdmakit/verbs/internal'
+import { deferred, within } from '@rdmakit/verbs/internal'
 import { performance } from '../base/clock.js'
 import { interruptible } from '../base/interruptible.js'
 import { deadlineAfter, left } from '../base/timeout.js'
+import { checkedLimit } from '../connection/call-options.js'
 import type { RingConnection } from '../connection/connection.js'
 import type { BatchOptions, RingBatch } from '../receiving/index.js'
 
@@ -54,7 +55,7 @@ export class CurrentConnection {
     { limit = 256, signal }: BatchOptions,
   ): AsyncGenerator<RingBatch, void, void> {
     // Now: the connection that would refuse it may come late.
-    integerInRange('limit', limit, 1, 65_536)
+    checkedLimit(limit)
     return interruptible((left) =>
       this.#batches(way, limit, signal === undefined ? left : AbortSignal.any([signal, left])),
     )

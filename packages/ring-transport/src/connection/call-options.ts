@@ -1,5 +1,6 @@
 // Options of calls of a connection, and of a client or a server, which pass them on.
 import type { WaitOptions } from '@rdmakit/verbs'
+import { integerInRange } from '@rdmakit/verbs/internal'
 
 /** How a request is made. */
 export interface RequestOptions extends WaitOptions {
@@ -15,4 +16,14 @@ export interface CloseOptions {
   readonly drain?: boolean | undefined
   /** maximum time for draining, milliseconds, default 5000; then the connection is broken */
   readonly timeout?: number | undefined
+}
+
+/** @internal @throws UsageError */
+export function checkImmediate(immediate = 0): void {
+  if (immediate !== immediate >>> 0) integerInRange('immediate', immediate, 0, 0xffff_ffff)
+}
+
+/** @internal of {@link BatchOptions} @throws UsageError */
+export function checkedLimit(limit: number): number {
+  return integerInRange('limit', limit, 1, 65_536)
 }

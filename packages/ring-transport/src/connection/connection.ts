@@ -1,6 +1,5 @@
 import type { Histogram, RecordableHistogram } from 'node:perf_hooks'
 import type { Context, MemoryRegion, ScatterGatherElement } from '@rdmakit/verbs'
-import { integerInRange } from '@rdmakit/verbs/internal'
 import type { Observable, ObservableInput } from 'rxjs'
 import type { RingLink } from '../link/ring-link.js'
 import { TYPE } from '../native.js'
@@ -9,7 +8,7 @@ import { connectFirst } from '../setup/connect.js'
 import type { Session } from '../setup/handshake.js'
 import type { ConnectOptions } from '../setup/options.js'
 import type { RingOffer, TransmitOptions } from '../transfer/index.js'
-import type { CloseOptions, RequestOptions } from './call-options.js'
+import { type CloseOptions, checkedLimit, checkImmediate, type RequestOptions } from './call-options.js'
 import { Exchange } from './exchange.js'
 import type { CloseReason, ConnectionState } from './states.js'
 import type { RingStatistics } from './statistics.js'
@@ -149,7 +148,7 @@ export class RingConnection {
    */
   send(bytes: Uint8Array, immediate = 0): boolean {
     if (!this.#exchange.isOpen) throw this.#exchange.shut()
-    if (immediate !== immediate >>> 0) refuseImmediate(immediate)
+    if (immediate !== immediate >>> 0) checkImmediate(immediate)
     return this.#exchange.outbox.send(TYPE.data, 0, immediate, bytes)
   }
 
@@ -206,7 +205,7 @@ export class RingConnection {
    */
   commit(immediate = 0, length = this.#exchange.outbox.claimed): void {
     this.#exchange.requireOpen()
-    if (immediate !== immediate >>> 0) refuseImmediate(immediate)
+    if (immediate !== immediate >>> 0) checkImmediate(immediate)
     this.#exchange.outbox.commit(length, immediate)
   }
 
@@ -235,12 +234,12 @@ export class RingConnection {
    * @throws UsageError when messages are taken in another way already; the signal's reason
    */
   batches({ limit = 256, signal }: BatchOptions = {}): AsyncGenerator<RingBatch, void, void> {
-    return this.#exchange.inbox.batches('copies', integerInRange('limit', limit, 1, 65_536), signal)
+    return this.#exchange.inbox.batches('copies', checkedLimit(limit), signal)
   }
 
   /** {@link batches} without the copies: messages are views of the ring, readable until the next batch is requested. */
   viewBatches({ limit = 256, signal }: BatchOptions = {}): AsyncGenerator<RingBatch, void, void> {
-    return this.#exchange.inbox.batches('views', integerInRange('limit', limit, 1, 65_536), signal)
+    return this.#exchange.inbox.batches('views', checkedLimit(limit), signal)
   }
 
   /**
@@ -295,7 +294,7 @@ export class RingConnection {
    */
   async transmit(message: Uint8Array | ScatterGatherElement, options: TransmitOptions = {}): Promise<void> {
     this.#exchange.requireOpen()
-    refuseImmediate(options.immediate ?? 0)
+    checkImmediate(options.immediate ?? 0)
     await this.#exchange.transfers.transmit(message, options)
   }
 
@@ -391,9 +390,4 @@ export class RingConnection {
   abandon(epoch: number): Promise<void> {
     return this.#exchange.lifecycle.abandon(epoch)
   }
-}
-
-/** @throws UsageError when it is not a whole number from 0 to 2^32 − 1 */
-function refuseImmediate(immediate: number): void {
-  integerInRange('immediate', immediate, 0, 0xffff_ffff)
 }

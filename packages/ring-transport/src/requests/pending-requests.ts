@@ -1,9 +1,10 @@
 import type { RecordableHistogram } from 'node:perf_hooks'
 import { VerbsError } from '@rdmakit/verbs'
-import { type Deferred, deferred, integerInRange } from '@rdmakit/verbs/internal'
+import { type Deferred, deferred } from '@rdmakit/verbs/internal'
 import { clearTimeout, performance, queueMicrotask, setImmediate, setTimeout } from '../base/clock.js'
 import { copyOf } from '../base/own-memory.js'
 import { DEFAULT_TIMEOUT_MS, milliseconds } from '../base/timeout.js'
+import { checkImmediate } from '../connection/call-options.js'
 import { latencyHistogram } from '../connection/statistics.js'
 import { Allowance, requestCost, type Turn } from './allowance.js'
 import { RemoteError } from './remote-error.js'
@@ -120,7 +121,7 @@ export class PendingRequests {
    * @throws UsageError for a bad timeout or immediate; TypeError for bytes that are detached and have to wait
    */
   ask(bytes: Uint8Array, timeout = DEFAULT_TIMEOUT_MS, immediate = 0): PendingRequest {
-    integerInRange('immediate', immediate, 0, 0xffff_ffff)
+    checkImmediate(immediate)
     const limit = milliseconds('timeout', timeout)
     const request = new PendingRequest(this.#number(), bytes, limit, immediate, this.#send)
     if (!this.#allowance.fits(request.cost)) request.keep()
