@@ -135,6 +135,14 @@ describe('bad input is refused before a device sees it', () => {
     expect(() => sendQueue.createCompletionArray(257)).toThrow(/1 to 256/)
   })
 
+  it.each([-1n, 2n ** 64n])('%s as a work request id', (workRequestId) => {
+    const completionQueue = context.createCompletionQueue({ entries: 16 })
+    const queuePair = protectionDomain.createQueuePair({ sendQueue: completionQueue })
+    expect(() => queuePair.postSend({ opcode: 'send', workRequestId })).toThrow(/work request id has 64 bits/)
+    expect(() => queuePair.postReceive({ workRequestId })).toThrow(/work request id has 64 bits/)
+    expect(() => queuePair.postReceive({}, { workRequestId })).toThrow(/work request id has 64 bits/)
+  })
+
   it('a protection domain that is closed while memory is being mapped', async () => {
     const pending = protectionDomain.allocateMemoryRegion(2 ** 20)
     protectionDomain.close()

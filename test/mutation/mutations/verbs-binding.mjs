@@ -290,4 +290,12 @@ export const mutations = [
     why: 'An option that is built from another one, and undefined as that, is refused.',
     tests: ['unit packages/verbs/test/options.test.ts'],
   },
+  {
+    name: 'receive-id-is-cut',
+    file: 'packages/verbs/src/queue-pair/work-request.ts',
+    find: "workRequestId: word('a work request id', workRequestId), sges",
+    replace: 'workRequestId, sges',
+    why: 'A receive completes with another work request id than it was posted with.',
+    tests: ['unit packages/verbs/test/bad-input.test.ts'],
+  },
 ]

@@ -195,7 +195,7 @@ export interface ReceiveWorkRequest {
 
 /** @internal */
 export function nativeReceiveWorkRequest({ workRequestId = 0n, data = [] }: ReceiveWorkRequest) {
-  return { workRequestId, sges: nativeSges(data) }
+  return { workRequestId: word('a work request id', workRequestId), sges: nativeSges(data) }
 }
 
 /** @internal */
