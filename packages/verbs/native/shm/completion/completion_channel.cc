@@ -44,7 +44,7 @@ CompletionChannel::CompletionChannel(ibv_context* context)
   refcnt = 0;
   // Edges: nothing has to be read, and 2^64 rings fit into a counter. An edge is forgotten when the
   // descriptor is not ready by the time somebody asks, as after a read by a peer: with EPOLLOUT it always is.
-  ok_ = watch(poll_set_, own_, EPOLLIN | EPOLLET, kOwn) &&
+  ok_ = poll_set_ && own_ && peers_ && watch(poll_set_, own_, EPOLLIN | EPOLLET, kOwn) &&
         watch(poll_set_, peers_, EPOLLIN | EPOLLOUT | EPOLLET, kPeers);
   if (ok_) silence();
 }
