@@ -1,25 +1,18 @@
 #include "shm/completion/completion_channel.h"
 
 #include <fcntl.h>
-#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/uio.h>
 
 #include <cerrno>
 
+#include "base/epoll.h"
 #include "shm/completion/completion_queue.h"
 
 namespace rdmakit::shm {
 namespace {
 
 enum Member : uint32_t { kOwn, kPeers };
-
-bool watch(const UniqueFd& poll_set, const UniqueFd& member, uint32_t events, Member which) {
-  epoll_event event{};
-  event.events = events;
-  event.data.u32 = which;
-  return epoll_ctl(poll_set.get(), EPOLL_CTL_ADD, member.get(), &event) == 0;
-}
 
 // Room in a counter that a peer may have filled, so that those who write to it ring it. While it is full, a
 // read finds something to take, unless somebody else has just taken it: it is not to sleep then.
@@ -44,8 +37,11 @@ CompletionChannel::CompletionChannel(ibv_context* context)
   refcnt = 0;
   // Edges: nothing has to be read, and 2^64 rings fit into a counter. An edge is forgotten when the
   // descriptor is not ready by the time somebody asks, as after a read by a peer: with EPOLLOUT it always is.
-  ok_ = poll_set_ && own_ && peers_ && watch(poll_set_, own_, EPOLLIN | EPOLLET, kOwn) &&
-        watch(poll_set_, peers_, EPOLLIN | EPOLLOUT | EPOLLET, kPeers);
+  const auto watch = [this](const UniqueFd& member, uint32_t events, Member which) {
+    return epoll_watch(fd, EPOLL_CTL_ADD, member.get(), events | EPOLLET, {.u32 = which}) == 0;
+  };
+  ok_ =
+      poll_set_ && own_ && peers_ && watch(own_, EPOLLIN, kOwn) && watch(peers_, EPOLLIN | EPOLLOUT, kPeers);
   if (ok_) silence();
 }
 
