@@ -1,4 +1,3 @@
-import { Chain, ChainLink } from '../base/chain.js'
 import { unwritten } from '../base/own-memory.js'
 import { TYPE } from '../native.js'
 import { RingMessage } from './message.js'
@@ -25,7 +24,7 @@ export class Assembly {
   /** bytes of the longest */
   readonly #longest: number
   /** those that are not there as a whole, in order; of the last one more parts are to come */
-  readonly #open = new Chain<Parted>()
+  readonly #open = new Set<Parted>()
   #coming: Parted | undefined
 
   /** @param longest what this end has told its peer that it takes */
@@ -59,7 +58,7 @@ export class Assembly {
     this.#coming?.giveUp()
     this.#coming = undefined
     // Messages that wait for memory have arrived, and are in the ring: they are not more than that.
-    for (const parted of this.#open.all()) parted.begin()
+    for (const parted of [...this.#open]) parted.begin()
   }
 
   #part(frame: RingMessage): string | undefined {
@@ -104,7 +103,7 @@ export class Assembly {
 }
 
 /** One message in parts, from the first of them on. */
-class Parted extends ChainLink<Parted> {
+class Parted {
   readonly type: number
   /** bytes of the whole */
   readonly length: number
@@ -125,7 +124,6 @@ class Parted extends ChainLink<Parted> {
 
   /** @param done called when it is complete, or never will be */
   constructor(host: PartsHost, type: number, length: number, done: () => void) {
-    super()
     this.#host = host
     this.type = type
     this.length = length
