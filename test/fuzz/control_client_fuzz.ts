@@ -34,6 +34,7 @@ class HostileServer implements ClientControlConnection {
   readonly context = context
   readonly peerUri = 'iwarp://192.0.2.1:7'
   readonly channelBinding = Buffer.alloc(32, 3)
+  readonly memory = 80 * 1024
   readonly closed: Promise<Error | undefined>
   readonly #input: Input
   #requests = 0

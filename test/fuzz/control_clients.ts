@@ -20,6 +20,7 @@ export class Connection implements ControlConnection {
   readonly context = context
   readonly peerUri = 'iwarp://192.0.2.1:7'
   readonly channelBinding = Buffer.alloc(32, 3)
+  readonly memory = 80 * 1024
   readonly closed: Promise<undefined>
   /** what the client answers when the server asks */
   readonly replies: Buffer[] = []

@@ -293,6 +293,7 @@ function beforeNumbers({ listeners }: SwapServer): void {
       context: connection.context,
       peerUri: connection.peerUri,
       channelBinding: connection.channelBinding,
+      memory: connection.memory,
       closed: connection.closed,
       request: (bytes, options) => connection.request(bytes, options),
       close: () => connection.close(),

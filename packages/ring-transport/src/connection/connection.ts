@@ -347,6 +347,11 @@ export class RingConnection {
     this.#exchange.requests.responder.expect(owner)
   }
 
+  /** Bytes of both rings here, the peer's requests that are not answered, and answers that it does not take. */
+  get memory(): number {
+    return this.#exchange.memory
+  }
+
   /** The connection's counters and current state; after its end, the final counters. */
   statistics(): RingStatistics {
     return this.#exchange.statistics()

@@ -59,6 +59,13 @@ export class Exchange<Connection> {
     return new VerbsError('ESHUTDOWN', 'send', this.link.id.description, 'the connection is closed')
   }
 
+  /** @see RingConnection.memory */
+  get memory(): number {
+    const { link, requests } = this
+    const { memory, waiting } = requests.responder
+    return link.capacity + 2 ** link.peer.log2Capacity + memory + waiting
+  }
+
   /** @see RingConnection.consume */
   consume<T>(
     form: Form,

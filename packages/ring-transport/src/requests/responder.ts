@@ -89,6 +89,11 @@ export class Responder<Connection> {
     return this.#allowance.used
   }
 
+  /** bytes of responses that wait for room at the peer, each with what remembering it takes */
+  get waiting(): number {
+    return this.#waiting
+  }
+
   /** One that the allowance has no room for waits in the ring. */
   answer(request: RingMessage): void {
     const running = new Running(this.#host.connection, request, this.#begin)

@@ -40,6 +40,34 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
   it('such a peer loses its connection as early as this end wishes', () =>
     losesUntaken(uri(), 20, { maxResponseMemory: 2 ** 16 }))
 
+  it('what a peer may take of memory is counted: rings, its requests, and answers that it does not take', async () => {
+    const capacity = 2 ** 16
+    await using ends = await pair(uri(), { capacity }, { capacity })
+    const rings = 2 * capacity
+    expect([ends.a.memory, ends.b.memory]).toEqual([rings, rings])
+    const held: RingMessage[] = []
+    ends.a.views.subscribe((message) => held.push(message.retain()))
+    ends.b.send(pattern(8, 1))
+    await expect.poll(() => held.length).toBe(1)
+    const asked = 8
+    const { promise: allBegun, resolve: begin } = deferred<void>()
+    let begun = 0
+    ends.b.handle(async () => {
+      if (++begun === asked) begin()
+      await allBegun
+      return new Uint8Array(20_000)
+    })
+    const answers = Array.from({ length: asked }, () =>
+      ends.a.request(new Uint8Array(8), { timeout: HANG_MS }),
+    )
+    // The ring has room for two or three of them, until what comes before them is released.
+    await expect.poll(() => ends.b.memory).toBeGreaterThan(rings + 5 * 20_000)
+    expect(ends.b.memory).toBeLessThan(rings + asked * 22_000)
+    for (const message of held) message.release()
+    await Promise.all(answers)
+    await expect.poll(() => ends.b.memory).toBe(rings)
+  })
+
   it('many large answers at once wait for their turn, and break nothing', async () => {
     await using ends = await pair(uri())
     ends.b.handle(({ immediate }) => pattern(100_000, immediate))

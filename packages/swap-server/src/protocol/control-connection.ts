@@ -7,6 +7,8 @@ export interface ControlConnection {
   readonly peerUri: string
   /** the same at both ends of this connection, and of no other */
   readonly channelBinding: Uint8Array
+  /** bytes that it takes here: rings, requests that are not answered, answers that the peer does not take */
+  readonly memory: number
   /** settles when it has ended, with the reason if there is one; never rejects */
   readonly closed: Promise<Error | undefined>
   /** Sets the handler of the peer's requests. */

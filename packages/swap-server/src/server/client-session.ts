@@ -1,4 +1,5 @@
 import { randomBytes } from 'node:crypto'
+import { setTimeout as delay } from 'node:timers/promises'
 import { printable } from '@rdmakit/operator-kit'
 import type { ConnectionRequest, Context, ProtectionDomain } from '@rdmakit/verbs'
 import { type control, TOKEN_BYTES, UNBOUND_VERSION } from '../protocol/messages.js'
@@ -16,6 +17,8 @@ export interface SessionPlaces {
   mayLinger(session: ClientSession): boolean
   /** It may have one more data connection than it has had. */
   mayConnect(session: ClientSession): boolean
+  /** Its control connection takes `after` bytes, where it took `before`. See {@link ControlMemory.change}. */
+  charge(session: ClientSession, before: number, after: number): boolean
   /** It is over, and what it had is free. */
   ended(session: ClientSession): void
 }
@@ -118,7 +121,10 @@ export class ClientSession {
    * Takes a data connection: a queue pair in this session's protection domain that posts nothing. One of a process
    * that does not have the session any more may come late.
    */
-  async acceptData({ id }: ConnectionRequest, takeOver: TakeOver): Promise<void> {
+  async acceptData(request: ConnectionRequest, takeOver: TakeOver): Promise<void> {
+    const wait = this.#host.tenants.turn(this.tenant)
+    if (wait > 0) await delay(wait, undefined, { ref: false })
+    const { id } = request
     const connections = this.#data.present
     if (
       this.#closed ||
@@ -131,6 +137,10 @@ export class ClientSession {
       return
     }
     await this.#data.accept(id)
+  }
+
+  charge(before: number, after: number): boolean {
+    return this.#places.charge(this, before, after)
   }
 
   /**

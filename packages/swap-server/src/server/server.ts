@@ -21,6 +21,11 @@ export interface SwapServerOptions extends ListeningOptions {
   readonly sessionTimeout?: number | undefined
   /** default 512, fewer where RLIMIT_NOFILE does not leave room for them */
   readonly maxSessions?: number | undefined
+  /**
+   * bytes of the server's own memory that the control connections of one tenant may take together, default 128 KiB for each
+   * of `maxSessions`
+   */
+  readonly controlMemory?: number | undefined
   /** queue pairs of one session, default 256 */
   readonly maxDataConnections?: number | undefined
   /**
@@ -57,6 +62,7 @@ export class SwapServer {
   readonly maxLingerMs: number
   readonly log: Logger
   readonly tenants: Tenants
+  readonly controlMemory: number
   readonly audit: AuditLog
   readonly impairment: () => Impairment | undefined
   readonly counters = new ServerCounters()
@@ -86,6 +92,8 @@ export class SwapServer {
       log: this.log,
     })
     this.tenants = tenants
+    const { controlMemory = 2 ** 17 * this.maxSessions } = options
+    this.controlMemory = integerInRange('controlMemory', controlMemory)
     this.bandwidth = new Bandwidth(bandwidth, tenants)
     this.audit = options.audit ?? new AuditLog(this.log)
     this.#sessions = new Sessions(this, () => this.#listeners.budget)

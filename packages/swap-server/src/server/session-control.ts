@@ -16,6 +16,8 @@ const ENDING_TIMEOUT_MS = 1_000
 /** A session, as far as its control connection concerns it. */
 interface Served extends Asking {
   readonly tenant: string
+  /** Its control connection takes `after` bytes, where it took `before`. @returns false: it is too much */
+  charge(before: number, after: number): boolean
   /** Gives everything back but the control connection. */
   end(reason: string): void
   /** The control connection is lost. */
@@ -28,6 +30,8 @@ export class SessionControl implements SlabOwner {
   readonly #session: Served
   readonly #slabs: SessionSlabs
   #connection: ControlConnection | undefined
+  /** bytes that its connection takes of its tenant's */
+  #memory = 0
   #over = false
   #lastHeard = performance.now()
 
@@ -71,8 +75,9 @@ export class SessionControl implements SlabOwner {
     const before = this.#connection
     this.#connection = connection
     this.#lastHeard = performance.now()
+    this.#charge(connection.memory)
     connection.handle(({ data }) => {
-      if (this.#connection === connection) this.#lastHeard = performance.now()
+      if (this.#connection === connection) this.#hear(connection)
       return answerRequest(this.#host, this.#session, data, (request) => this.#dispatch(connection, request))
     })
     void connection.closed.then((reason) => {
@@ -80,6 +85,23 @@ export class SessionControl implements SlabOwner {
     })
     this.#host.lending.reclaim.resumed(this)
     void before?.close({ drain: false })
+  }
+
+  #hear(connection: ControlConnection): void {
+    this.#lastHeard = performance.now()
+    if (this.#charge(connection.memory)) return
+    const { client, tenant, actor } = this.#session
+    const reason = `the control connections of tenant "${tenant}" take more of the server's memory than they may`
+    this.#host.log.warn({ client }, reason)
+    this.#host.record(actor, { event: 'refused', request: 'connection', code: 'EUSERS', reason })
+    void connection.close({ drain: false })
+  }
+
+  /** @returns false: it is too much */
+  #charge(bytes: number): boolean {
+    const before = this.#memory
+    this.#memory = bytes
+    return this.#session.charge(before, bytes)
   }
 
   /** The session is over, and no request is granted any more; the connection stays until {@link close}. */
@@ -90,6 +112,7 @@ export class SessionControl implements SlabOwner {
   close(): void {
     const connection = this.#connection
     this.#connection = undefined
+    this.#charge(0)
     void connection?.close()
   }
 

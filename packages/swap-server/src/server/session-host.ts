@@ -17,6 +17,8 @@ export interface SessionHost {
   readonly log: Logger
   readonly maxDataConnections: number
   readonly tenants: Tenants
+  /** bytes that a tenant's control connections may take together */
+  readonly controlMemory: number
   /** milliseconds that a session may linger at most */
   readonly maxLingerMs: number
   /** Why no new sessions are opened; undefined: they are. */

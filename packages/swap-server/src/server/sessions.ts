@@ -7,7 +7,7 @@ import type { ProvenClient } from './admission/authentication.js'
 import { type Budget, refusalOfPlace } from './admission/connection-budget.js'
 import { ClientSession, type SessionPlaces } from './client-session.js'
 import type { SessionHost } from './session-host.js'
-import type { Tenant } from './tenants/tenants.js'
+import { ControlMemory } from './tenants/control-memory.js'
 
 /** how often in a session's timeout its silence is looked at */
 const LOOKS = 4
@@ -17,6 +17,7 @@ export class Sessions implements SessionPlaces {
   readonly #host: SessionHost
   readonly #budget: () => Budget
   readonly #sessions = new Set<ClientSession>()
+  readonly #memory: ControlMemory
   readonly #clock: StallAwareClock
   readonly #reaper: NodeJS.Timeout
   #closed = false
@@ -25,6 +26,7 @@ export class Sessions implements SessionPlaces {
   constructor(host: SessionHost, budget: () => Budget) {
     this.#host = host
     this.#budget = budget
+    this.#memory = new ControlMemory(host.controlMemory)
     const every = host.sessionTimeoutMs / LOOKS
     this.#clock = new StallAwareClock(every)
     this.#reaper = setInterval(() => this.#endSilent(), every)
@@ -47,13 +49,13 @@ export class Sessions implements SessionPlaces {
 
   /** @throws Refusal EUSERS: there is no place for it */
   open(client: ProvenClient): ClientSession {
-    this.#requirePlace(client.tenant)
+    this.#requirePlace(client)
     const session = new ClientSession(this.#host, this, client)
     this.#sessions.add(session)
     return session
   }
 
-  #requirePlace(tenant: Tenant): void {
+  #requirePlace({ tenant, connection }: ProvenClient): void {
     const impairment = this.#host.impairment()
     if (impairment !== undefined)
       throw new Refusal('EUSERS', `the server opens no new sessions: ${describeImpairment(impairment)}`)
@@ -70,6 +72,11 @@ export class Sessions implements SessionPlaces {
           `the remaining sessions of the server's ${sessions} are reserved for other tenants`,
         )
     }
+    if (!this.#memory.fits(tenant.name, connection.memory))
+      throw new Refusal(
+        'EUSERS',
+        `the control connections of tenant "${tenant.name}" have all of the server's memory that they may`,
+      )
   }
 
   mayLinger({ tenant }: ClientSession): boolean {
@@ -83,6 +90,10 @@ export class Sessions implements SessionPlaces {
     const places = (session: ClientSession) => session.dataPlaces
     const { dataConnections } = this.#budget()
     return this.#refusal(tenant, most, dataConnections, [...this.#sessions], places) === undefined
+  }
+
+  charge({ tenant }: ClientSession, before: number, after: number): boolean {
+    return this.#memory.change(tenant, before, after)
   }
 
   #refusal(

@@ -89,7 +89,7 @@ describe('pending sessions', () => {
     await pass(GRACE)
     expect([second.turn, third.turn]).toEqual([true, undefined])
     visitor()
-    await pass(5)
+    await pass(8)
     expect([third.turn, fourth.turn]).toEqual([true, undefined])
   })
 
@@ -99,8 +99,22 @@ describe('pending sessions', () => {
     const [refused, next] = [waits(false), waits(false)]
     await pass(0)
     expect([refused.turn, next.turn]).toEqual([true, undefined])
-    await pass(10)
+    await pass(16)
     expect([next.turn, pending.size]).toEqual([true, 2])
+  })
+
+  it('lets one who comes back at once wait for 16 ms, and the first of a crowd for 4', async () => {
+    const served = async (others: number) => {
+      pending.close('it is replaced')
+      pending = made(32, 32)
+      waits()
+      const next = waits()
+      for (let i = 0; i < others; i++) waits()
+      let passed = 0
+      for (; next.turn === undefined; passed++) await pass(1)
+      return passed
+    }
+    expect([await served(0), await served(1), await served(3), await served(30)]).toEqual([16, 8, 4, 4])
   })
 
   it('keeps nobody in line for longer than its deadline', async () => {

@@ -1,8 +1,9 @@
 // A tenant with almost no quota takes no place of another tenant.
-import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import { eventually } from '../../../../test/eventually.js'
 import { Wire } from '../../../../test/wire.js'
 import { type Key, type SessionOptions, SwapServer, SwapServerSession, Tenants } from '../../src/index.js'
+import { Pace } from '../../src/server/tenants/pace.js'
 import { dataPath, MIB } from '../fixture.js'
 import { OperatorFile } from '../tenants/tenants-fixture.js'
 
@@ -141,5 +142,36 @@ describe('a small tenant that takes what it can', () => {
     await dataPath(one)
     await dataPath(other)
     expect((await untilRefused(() => dataPath(one))).count).toBe(1)
+  })
+
+  it('waits for its turn with each data connection, unless nobody else is there', async () => {
+    const next = vi.spyOn(Pace.prototype, 'next').mockReturnValue(50)
+    try {
+      const small = await session('small')
+      const began = performance.now()
+      await dataPath(small)
+      // A timer may be a millisecond early.
+      expect(performance.now() - began).toBeGreaterThanOrEqual(49)
+      expect(next).toHaveBeenCalledOnce()
+      await small.close()
+      await server.close()
+      file[Symbol.dispose]()
+      await serve([tenant('small')])
+      await dataPath(await session('small'))
+      expect(next).toHaveBeenCalledOnce()
+    } finally {
+      next.mockRestore()
+    }
+  })
+})
+
+describe('the pace of a tenant', () => {
+  it('is a burst at once, then a turn each 2 ms; a pause earns as much of a burst again', () => {
+    const pace = new Pace()
+    expect(Array.from({ length: 128 }, () => pace.next(1_000))).toEqual(Array(128).fill(0))
+    expect([pace.next(1_000), pace.next(1_000), pace.next(1_001)]).toEqual([2, 4, 5])
+    // 131 turns since 1,000 are over at 1,006.
+    expect(Array.from({ length: 4 }, () => pace.next(1_012))).toEqual([0, 0, 0, 2])
+    expect(Array.from({ length: 129 }, () => pace.next(9_000)).filter((wait) => wait > 0)).toEqual([2])
   })
 })

@@ -13,6 +13,9 @@ const key: Key = { id: 'k1', secret: randomBytes(32) }
 const prod = { name: 'prod', keys: [{ id: key.id, secret: key.secret.toString('hex') }] }
 const channelBinding = randomBytes(32)
 
+/** bytes */
+const CONTROL_MEMORY = 100
+
 let server: SwapServer
 let file: OperatorFile
 /** protection domains */
@@ -23,7 +26,13 @@ let device: Context
 
 beforeEach(() => {
   file = new OperatorFile({ tenants: [prod] })
-  server = new SwapServer({ memory: MIB, slabSize: MIB, tenants: Tenants.load(file.path), maxLinger: 60_000 })
+  server = new SwapServer({
+    memory: MIB,
+    slabSize: MIB,
+    tenants: Tenants.load(file.path),
+    maxLinger: 60_000,
+    controlMemory: CONTROL_MEMORY,
+  })
   made = 0
   before = 0
   const allocateProtectionDomain = () => {
@@ -42,6 +51,7 @@ class Connection implements ControlConnection {
   readonly context = device
   readonly peerUri = 'test://client'
   readonly channelBinding = channelBinding
+  memory = 1
   readonly closed: Promise<Error | undefined>
   #answer: Parameters<ControlConnection['handle']>[0] = () => new Uint8Array()
   #end: (reason: Error | undefined) => void = () => {}
@@ -110,4 +120,43 @@ it('a client that comes back has the protection domain that its session has', as
   expect(control.HelloReply.decode(again.provenHello?.reply ?? new Uint8Array()).resumed).toBe(true)
   expect([made, server.sessions]).toEqual([1, 1])
   expect((await first.ask({ query: {} })).failure?.code).toBe('ECANCELED')
+})
+
+/** A client with a session, whose connection takes so many bytes. */
+async function entered(memory: number): Promise<{ connection: Connection; refusal: string | undefined }> {
+  const connection = new Connection()
+  connection.memory = memory
+  before = made
+  const { failure } = await connection.enter(key.secret)
+  return { connection, refusal: failure?.code ?? undefined }
+}
+
+it('the control connections of a tenant have so much memory of the server, and then there are no more', async () => {
+  const connections = [await entered(60), await entered(41), await entered(40)]
+  expect(connections.map(({ refusal }) => refusal)).toEqual([undefined, 'EUSERS', undefined])
+  expect(server.sessions).toBe(2)
+  await connections[0]?.connection.close()
+  await Promise.resolve()
+  expect([(await entered(60)).refusal, (await entered(1)).refusal]).toEqual([undefined, 'EUSERS'])
+})
+
+it('where that becomes too much, the connection that asks and has more than its part ends; its session lingers', async () => {
+  const connections = [(await entered(1)).connection, (await entered(1)).connection]
+  const [greedy, modest] = connections as [Connection, Connection]
+  const other = (await entered(40)).connection
+  for (const [one, memory] of [
+    [greedy, 40],
+    [modest, 30],
+    [modest, 30],
+  ] as const) {
+    one.memory = memory
+    expect((await one.ask({ query: {} })).failure).toBeNull()
+  }
+  await greedy.ask({ query: {} })
+  await greedy.closed
+  await Promise.resolve()
+  expect([server.sessions, server.lingeringSessions]).toEqual([3, 1])
+  for (const one of [modest, other]) expect((await one.ask({ query: {} })).failure).toBeNull()
+  // What it had is free.
+  expect((await entered(30)).refusal).toBeUndefined()
 })

@@ -28,8 +28,13 @@ interface Waiting {
   readonly settle: (admitted: boolean) => void
 }
 
-/** Milliseconds from one that is served from the line to the next: those who are known are heard in between. */
-const STEP_MS = 4
+/**
+ * Milliseconds from one that is served to the next: those who are known are heard in between, and their pages go on. While
+ * few wait, nobody waits longer than one of the longer steps, and a peer that comes back at once each time costs little; of
+ * a crowd, each is served after one of the shorter.
+ */
+const LONGEST_STEP_MS = 16
+const SHORTEST_STEP_MS = 4
 
 /**
  * Clients that have not authenticated yet, from the moment that their request to connect arrives. First they
@@ -48,6 +53,8 @@ export class PendingSessions {
   /** the first to come first */
   readonly #line = new Set<Waiting>()
   #serving: NodeJS.Timeout | undefined
+  /** when one was served last, of performance.now() */
+  #served = 0
   #closed = false
 
   constructor(options: PendingSessionsOptions) {
@@ -72,6 +79,7 @@ export class PendingSessions {
   turn(needsPlace = true): Promise<boolean> {
     if (this.#closed) return Promise.resolve(false)
     if (this.#serving === undefined && (!needsPlace || this.#roomIn() <= 0)) {
+      this.#served = performance.now()
       this.#serveLater()
       return Promise.resolve(true)
     }
@@ -143,11 +151,14 @@ export class PendingSessions {
     return oldest === undefined ? 0 : oldest.since + this.#options.grace - performance.now()
   }
 
+  /** As soon as may be: again when one more waits, or has gone. */
   #serveLater(): void {
-    if (this.#serving !== undefined || this.#closed) return
+    if (this.#closed) return
+    clearTimeout(this.#serving)
     const [first] = this.#line
     const wait = first?.needsPlace === true ? this.#roomIn() : 0
-    this.#serving = setTimeout(() => this.#serve(), Math.max(STEP_MS, wait))
+    const step = Math.max(SHORTEST_STEP_MS, LONGEST_STEP_MS / Math.max(1, this.#line.size))
+    this.#serving = setTimeout(() => this.#serve(), Math.max(this.#served + step - performance.now(), wait))
     this.#serving.unref()
   }
 
@@ -157,7 +168,10 @@ export class PendingSessions {
     for (const waiting of this.#line) {
       if (waiting.since <= last) this.#dismiss(waiting, false)
       else {
-        if (!waiting.needsPlace || this.#roomIn() <= 0) this.#dismiss(waiting, true)
+        if (!waiting.needsPlace || this.#roomIn() <= 0) {
+          this.#served = performance.now()
+          this.#dismiss(waiting, true)
+        }
         break
       }
     }

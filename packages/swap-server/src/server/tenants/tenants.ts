@@ -1,6 +1,7 @@
 import { integerOf, parseSize } from '@rdmakit/operator-kit'
 import { ConfigurationError, readConfigurationFile } from '../../protocol/configuration-error.js'
 import { checkName, type Key, parseSecret } from '../../protocol/key-file.js'
+import { Pace } from './pace.js'
 
 /** What all sessions of a tenant may use together; 0: no limit. */
 export interface TenantLimits {
@@ -54,6 +55,7 @@ const MAXIMUM_KEYS = 16
  */
 export class Tenants {
   readonly #path: string | undefined
+  readonly #paces = new WeakMap<Tenant, Pace>()
   #tenants: ReadonlyMap<string, Tenant>
 
   private constructor(path: string | undefined, tenants: ReadonlyMap<string, Tenant>) {
@@ -104,6 +106,16 @@ export class Tenants {
   /** @param keyId as the client wrote it @returns the tenant's key of that id */
   findKey(tenant: string, keyId: string): Key | undefined {
     return this.find(tenant)?.keys.get(keyId)
+  }
+
+  /** Takes a turn of the tenant's Pace. @returns milliseconds until it comes, 0: now @internal */
+  turn(name: string): number {
+    const tenant = this.find(name)
+    // Alone, it costs nobody anything.
+    if (tenant === undefined || this.#tenants.size === 1) return 0
+    const pace = this.#paces.get(tenant) ?? new Pace()
+    this.#paces.set(tenant, pace)
+    return pace.next()
   }
 
   get all(): readonly Tenant[] {
