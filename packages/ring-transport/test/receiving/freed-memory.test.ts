@@ -34,7 +34,9 @@ const PROGRAM = `
 it('takes memory that was used before: few of its pages are faulted in anew', async () => {
   const { stdout } = await run(process.execPath, ['--input-type=module', '-e', PROGRAM], { timeout: 60_000 })
   const pages = LENGTH / 4096
-  expect(Number(stdout) / COUNTED).toBeLessThan(pages / 4)
+  // V8 of Node 24 and later frees them in larger lots: of 64 pages 4 to 19 are new, 0 to 7 before; all without this.
+  const part = Number(process.versions.node.split('.')[0]) < 24 ? 4 : 2
+  expect(Number(stdout) / COUNTED).toBeLessThan(pages / part)
 })
 
 // A message in parts: it is longer than a frame. What leads to one that was taken may have grown old.
