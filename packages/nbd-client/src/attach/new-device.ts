@@ -19,7 +19,8 @@ export async function attachNew(options: AttachOptions, folder: StateFolder | un
   let attached: AttachedDevice
   try {
     connecting(identifier)
-    const { index, link } = await makeDevice(volume, options, chosen?.index, identifier, folder !== undefined)
+    const wanted = { index: chosen?.index, identifier, kept: folder !== undefined }
+    const { index, link } = await makeDevice(volume, options, wanted)
     const device = { front, index, identifier }
     const succession = made(device)
     attached = new AttachedDevice({ volume, device, options, succession, taken: false }, link)

@@ -3,6 +3,7 @@ import { blockName } from '../kernel/device-name.js'
 import { swapsOn } from '../kernel/device-uses.js'
 import { kernelDevice } from '../kernel/kernel.js'
 import { restoreRequests } from '../kernel/largest-request.js'
+import { settleUdev } from '../kernel/settle-udev.js'
 import { beginSwapOff, swapOff } from '../kernel/swap.js'
 import { ublkDevice } from '../kernel/ublk-device.js'
 
@@ -27,6 +28,15 @@ export async function disconnect(device: DeviceIdentity): Promise<() => Promise<
   return async () => {
     if (ublkDevice.is(index, identifier)) await ublkDevice.remove(index)
   }
+}
+
+/** Ends a device that is unused, and that no process serves. @param timeout milliseconds for each swapoff */
+export async function endUnused(device: DeviceIdentity, timeout: number): Promise<void> {
+  for (const { name } of swapsOn(blockName(device))) {
+    if (presenceOf(device) === 'there') await swapOff(`/dev/${name}`, timeout)
+  }
+  await settleUdev()
+  await (await disconnect(device))()
 }
 
 /**

@@ -9,15 +9,6 @@ export interface DeviceTimeouts {
   readonly deadConnectionTimeout: number
 }
 
-/**
- * The kernel's seconds for one request. Short, because after a crash the kernel repeats requests in flight
- * only then; above the engine's own deadline, or the kernel would give up the sockets of a process that is
- * about to answer.
- */
-function requestTimeout(operationTimeout: number): number {
-  return operationTimeout + 2
-}
-
 /** seconds that the last call to a server that was waited for may take */
 const LAST_CALL_S = 10
 /** seconds that the file of a backup may take for one system call (packages/remote-volume/native/backup/backup.h) */
@@ -33,7 +24,9 @@ export function deviceTimeouts(
 ): DeviceTimeouts {
   if (kept)
     return {
-      timeout: requestTimeout(options.operationTimeout),
+      // Short, because after a crash the kernel repeats requests in flight only then; above the engine's own
+      // deadline, or the kernel would give up the sockets of a process that is about to answer.
+      timeout: options.operationTimeout + 2,
       deadConnectionTimeout: DEAD_CONNECTION_SECONDS,
     }
   return {

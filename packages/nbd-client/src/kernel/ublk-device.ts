@@ -55,7 +55,7 @@ export const ublkDevice = {
    * @throws ENOENT: no ublk_drv; EPERM: not root; EEXIST: the index is in use
    */
   add(options: {
-    index?: number
+    index?: number | undefined
     size: number
     queues: number
     identifier: string

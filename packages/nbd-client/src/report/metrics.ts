@@ -14,29 +14,31 @@ export function collectVolumeMetrics(volume: Volume, registry = new Registry()):
   const statistics = oncePerScrape(() => volume.engine.statistics())
   const { gauge, counter } = scrapedMetrics(registry, PREFIX)
   const lanes = () => totals(statistics())
-  gauge('size_bytes', 'Bytes of the volume', [], () => [[{}, volume.size]])
+  const level = (name: string, help: string, read: () => number) =>
+    gauge(name, help, [], () => [[{}, read()]])
+  const total = (name: string, help: string, read: () => number) =>
+    counter(name, help, [], () => [[{}, read()]])
+  level('size_bytes', 'Bytes of the volume', () => volume.size)
   gauge('slabs', 'Slabs in each state', ['state'], () =>
     Object.entries(volume.slabs).map(([state, count]) => [{ state }, count]),
   )
   if (volume.thin !== undefined) {
     const { thin } = volume
-    gauge('unmapped_slabs', 'Slabs without memory, because nothing was written to them', [], () => [
-      [{}, volume.unmapped],
-    ])
-    gauge('spare_places', 'Places allocated in advance for first writes', [], () => [[{}, thin.spares]])
-    counter('given_back_slabs_total', 'Slabs whose memory was given back after a discard', [], () => [
-      [{}, thin.given],
-    ])
+    level(
+      'unmapped_slabs',
+      'Slabs without memory, because nothing was written to them',
+      () => volume.unmapped,
+    )
+    level('spare_places', 'Places allocated in advance for first writes', () => thin.spares)
+    total('given_back_slabs_total', 'Slabs whose memory was given back after a discard', () => thin.given)
   }
-  counter('control_failures_total', 'Uncaught failures of control code', [], () => [
-    [{}, impairment()?.failures ?? 0],
-  ])
+  total('control_failures_total', 'Uncaught failures of control code', () => impairment()?.failures ?? 0)
   gauge('server_up', '1 while the server is in use', ['server'], () =>
     lastIncarnations(volume).map(({ uri, failure }) => [{ server: uri }, failure === undefined ? 1 : 0]),
   )
-  gauge('written_pages', 'Pages with data', [], () => [[{}, statistics().writtenPages]])
-  gauge('lost_pages', 'Pages that have no copy left', [], () => [[{}, statistics().lostPages]])
-  gauge('requests_in_flight', 'NBD requests now', [], () => [[{}, lanes().inFlight]])
+  level('written_pages', 'Pages with data', () => statistics().writtenPages)
+  level('lost_pages', 'Pages that have no copy left', () => statistics().lostPages)
+  level('requests_in_flight', 'NBD requests now', () => lanes().inFlight)
   counter('requests_total', 'NBD requests answered with success', ['kind'], () => [
     [{ kind: 'read' }, lanes().reads],
     [{ kind: 'write' }, lanes().writes],
@@ -45,43 +47,47 @@ export function collectVolumeMetrics(volume: Volume, registry = new Registry()):
     [{ kind: 'read' }, lanes().bytesRead],
     [{ kind: 'write' }, lanes().bytesWritten],
   ])
-  counter('errors_total', 'NBD requests answered with an error', [], () => [[{}, lanes().errors]])
-  counter('read_ahead_bytes_total', 'Bytes read ahead of clients that read sequentially', [], () => [
-    [{}, lanes().pagesReadAhead * 4096],
-  ])
-  counter('read_ahead_used_bytes_total', 'Bytes read ahead that clients then read', [], () => [
-    [{}, lanes().bytesFromReadAhead],
-  ])
-  counter('wrong_pages_total', 'Copies of pages that did not match their checksum', [], () => [
-    [{}, lanes().pagesWrong],
-  ])
-  counter('repaired_pages_total', 'Wrong copies rewritten from another replica', [], () => [
-    [{}, lanes().pagesRepaired],
-  ])
+  total('errors_total', 'NBD requests answered with an error', () => lanes().errors)
+  total(
+    'read_ahead_bytes_total',
+    'Bytes read ahead of clients that read sequentially',
+    () => lanes().pagesReadAhead * 4096,
+  )
+  total(
+    'read_ahead_used_bytes_total',
+    'Bytes read ahead that clients then read',
+    () => lanes().bytesFromReadAhead,
+  )
+  total('wrong_pages_total', 'Copies of pages that did not match their checksum', () => lanes().pagesWrong)
+  total('repaired_pages_total', 'Wrong copies rewritten from another replica', () => lanes().pagesRepaired)
   if (statistics().compress !== 'none') {
-    gauge('compressing_lanes', 'Writing lanes that compress now', [], () => [[{}, lanes().compressing]])
-    counter('compressed_pages_total', 'Pages that were written compressed', [], () => [
-      [{}, lanes().pagesCompressed],
-    ])
-    counter('spared_bytes_total', 'Bytes saved on the wire by compression, both ways', [], () => [
-      [{}, lanes().bytesSpared],
-    ])
+    level('compressing_lanes', 'Writing lanes that compress now', () => lanes().compressing)
+    total('compressed_pages_total', 'Pages that were written compressed', () => lanes().pagesCompressed)
+    total(
+      'spared_bytes_total',
+      'Bytes saved on the wire by compression, both ways',
+      () => lanes().bytesSpared,
+    )
   }
-  gauge('moving_slabs', 'Slabs that servers reclaim and that have not moved yet', [], () => [
-    [{}, volume.migration.waiting],
-  ])
-  counter('refilled_bytes_total', 'Bytes copied to new replicas', [], () => [
-    [{}, statistics().refill?.bytesCopied ?? 0],
-  ])
+  level(
+    'moving_slabs',
+    'Slabs that servers reclaim and that have not moved yet',
+    () => volume.migration.waiting,
+  )
+  total('refilled_bytes_total', 'Bytes copied to new replicas', () => statistics().refill?.bytesCopied ?? 0)
   const backup = () => statistics().backup
   if (backup() !== null) {
-    gauge('backup_up', '1 while the local backup works', [], () => [[{}, backup()?.working ? 1 : 0]])
-    gauge('backup_pages_behind', 'Written pages that the backup does not have yet', [], () => [
-      [{}, (backup()?.stalePages ?? 0) + (backup()?.queuedPages ?? 0)],
-    ])
-    counter('backup_missed_pages_total', 'Written pages for which its queue had no room', [], () => [
-      [{}, backup()?.missedPages ?? 0],
-    ])
+    level('backup_up', '1 while the local backup works', () => (backup()?.working ? 1 : 0))
+    level(
+      'backup_pages_behind',
+      'Written pages that the backup does not have yet',
+      () => (backup()?.stalePages ?? 0) + (backup()?.queuedPages ?? 0),
+    )
+    total(
+      'backup_missed_pages_total',
+      'Written pages for which its queue had no room',
+      () => backup()?.missedPages ?? 0,
+    )
     counter('backup_bytes_total', 'Bytes written to the backup and read from it', ['kind'], () => [
       [{ kind: 'read' }, backup()?.bytesRead ?? 0],
       [{ kind: 'write' }, backup()?.bytesWritten ?? 0],

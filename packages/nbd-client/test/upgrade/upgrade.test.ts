@@ -15,7 +15,7 @@ import {
   Workload,
 } from '../helpers/volume-client.js'
 
-/** The minimum that the kernel gives a request: --timeout + 2 s (requestTimeout). */
+/** The minimum that the kernel gives a request: --timeout + 2 s (device-timeouts.ts). */
 const REQUEST_MS = 6_000
 /** Writes before a hand-over, and after it. */
 const SOME = 100
