@@ -5,7 +5,7 @@
  * @internal
  */
 export { onAbort } from './base/abort.js'
-export { copyOfBytes, registrable } from './base/bytes.js'
+export { copyOfBytes, integerInRange, registrable } from './base/arguments.js'
 export { CallbackScope } from './base/callback-scope.js'
 export { clearTimeout, performance, queueMicrotask, setImmediate, setTimeout } from './base/clock.js'
 export {
@@ -16,4 +16,3 @@ export {
   millisecondsOrNone,
   within,
 } from './base/deferred.js'
-export { integerInRange } from './base/integers.js'

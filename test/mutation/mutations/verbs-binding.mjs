@@ -100,7 +100,7 @@ export const mutations = [
   },
   {
     name: 'private-data-is-not-looked-at',
-    file: 'packages/verbs/src/base/bytes.ts',
+    file: 'packages/verbs/src/base/arguments.ts',
     find: 'if (!types.isUint8Array(value)) throw',
     replace: 'if (value === undefined) throw',
     why: 'Native code reads as bytes what is none.',
@@ -109,15 +109,15 @@ export const mutations = [
   {
     name: 'channel-holds-after-the-wait',
     file: 'packages/verbs/src/completion/completion-channel.ts',
-    find: 'this.hold.waits = this.#waiting > 0',
-    replace: 'this.hold.waits = true',
+    find: 'this.waits = this.#waiting > 0',
+    replace: 'this.waits = true',
     why: 'A program that has once waited for a completion never exits.',
     tests: ['unit packages/verbs/test/addon/exits.test.ts'],
   },
   {
     name: 'ended-connection-holds',
     file: 'packages/verbs/src/connection/connection-id.ts',
-    find: 'this.hold.waits = this.#step !== undefined',
+    find: 'this.waits = this.#step !== undefined',
     replace: '',
     why: 'A program whose peer has ended the connection never exits.',
     tests: ['unit packages/verbs/test/addon/exits.test.ts'],

@@ -1,5 +1,7 @@
+import { constants } from 'node:os'
 import { queueMicrotask } from './clock.js'
-import { errnoName } from './errno.js'
+
+const ERRNO_NAMES = new Map(Object.entries(constants.errno).map(([name, value]) => [value as number, name]))
 
 /**
  * A verb failed. `code` is the errno name (`ENOMEM`, `ECONNREFUSED` …), `verb` the libibverbs or librdmacm function that
@@ -62,7 +64,7 @@ export function errorOfStatus(
   object: string,
   explain: (code: string) => string,
 ): VerbsError {
-  const code = errnoName(status)
+  const code = ERRNO_NAMES.get(Math.abs(status)) ?? `E${Math.abs(status)}`
   return new VerbsError(code, verb, object, explain(code))
 }
 

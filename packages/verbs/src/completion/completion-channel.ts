@@ -1,5 +1,5 @@
 import { calling, named } from '../base/errors.js'
-import { HoldingResource } from '../base/loop-hold.js'
+import { HoldingResource } from '../base/holding-resource.js'
 import type { Context } from '../device/context.js'
 import { native } from '../native.js'
 import type { CompletionQueue } from './completion-queue.js'
@@ -40,13 +40,13 @@ export class CompletionChannel extends HoldingResource {
   /** @internal a wait begins, of a queue that is subscribed */
   beginWait(): void {
     this.#waiting++
-    this.hold.waits = true
+    this.waits = true
   }
 
   /** @internal a wait is over */
   endWait(): void {
     this.#waiting--
-    this.hold.waits = this.#waiting > 0
+    this.waits = this.#waiting > 0
   }
 
   /**

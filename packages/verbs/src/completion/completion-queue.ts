@@ -1,7 +1,7 @@
 import { onAbort } from '../base/abort.js'
+import { integerInRange } from '../base/arguments.js'
 import { deferred } from '../base/deferred.js'
 import { calling, UsageError } from '../base/errors.js'
-import { integerInRange } from '../base/integers.js'
 import { Resource } from '../base/resource.js'
 import type { Context } from '../device/context.js'
 import { native } from '../native.js'

@@ -1,8 +1,8 @@
 import { getDefaultAutoSelectFamilyAttemptTimeout } from 'node:net'
-import { copyOfBytes } from '../base/bytes.js'
+import { copyOfBytes } from '../base/arguments.js'
 import { countdown, type Deferred, deferred, milliseconds, within } from '../base/deferred.js'
 import { ConnectionRejectedError, calling, errorOfStatus, UsageError, VerbsError } from '../base/errors.js'
-import { HoldingResource } from '../base/loop-hold.js'
+import { HoldingResource } from '../base/holding-resource.js'
 import { Context } from '../device/context.js'
 import type { ProtectionDomain } from '../device/protection-domain.js'
 import { type Handle, type NativeAddress, type NativeCmEvent, native, type ProviderName } from '../native.js'
@@ -162,30 +162,27 @@ export class ConnectionId extends HoldingResource {
    * an answer; UsageError for a bad option; the signal's reason
    */
   async connect(options: ConnectOptions = {}): Promise<Uint8Array> {
-    const { responderResources = 0, initiatorDepth = 0 } = options
-    const privateData = copyOfBytes('privateData', options.privateData ?? NOTHING)
-    const event = await this.#do('rdma_connect', options.timeout, options.signal, () =>
-      native.idConnect(
-        this.handle,
-        this.#requireQp().handle,
-        privateData,
-        responderResources,
-        initiatorDepth,
-      ),
-    )
-    if (event.type === 'rejected') throw new ConnectionRejectedError(this.description, event.privateData)
-    if (event.type !== 'established') throw this.#failure('rdma_connect', event.status)
-    return event.privateData
+    return await this.#establish('rdma_connect', native.idConnect, options)
   }
 
   /** Accepts a connection request (rdma_accept(3)); resolves when the connection is established. */
   async accept(options: ConnectOptions = {}): Promise<void> {
-    const { responderResources = 0, initiatorDepth = 0 } = options
-    const privateData = copyOfBytes('privateData', options.privateData ?? NOTHING)
-    const event = await this.#do('rdma_accept', options.timeout, options.signal, () =>
-      native.idAccept(this.handle, this.#requireQp().handle, privateData, responderResources, initiatorDepth),
+    await this.#establish('rdma_accept', native.idAccept, options)
+  }
+
+  /** @returns the peer's private data */
+  async #establish(
+    verb: string,
+    call: typeof native.idConnect,
+    { timeout, signal, privateData, responderResources = 0, initiatorDepth = 0 }: ConnectOptions,
+  ): Promise<Uint8Array> {
+    const data = copyOfBytes('privateData', privateData ?? NOTHING)
+    const event = await this.#do(verb, timeout, signal, () =>
+      call(this.handle, this.#requireQp().handle, data, responderResources, initiatorDepth),
     )
-    if (event.type !== 'established') throw this.#failure('rdma_accept', event.status)
+    if (event.type === 'rejected') throw new ConnectionRejectedError(this.description, event.privateData)
+    if (event.type !== 'established') throw this.#failure(verb, event.status)
+    return event.privateData
   }
 
   /** Refuses a connection request (rdma_reject(3)) and closes this id. */
@@ -227,7 +224,7 @@ export class ConnectionId extends HoldingResource {
     signal?.throwIfAborted()
     const step = deferred<NativeCmEvent>()
     this.#step = step
-    this.hold.waits = true
+    this.waits = true
     try {
       calling(this.description, call)
       return await within(
@@ -238,7 +235,7 @@ export class ConnectionId extends HoldingResource {
       )
     } finally {
       this.#step = undefined
-      this.hold.waits = this.#established
+      this.waits = this.#established
     }
   }
 
@@ -246,7 +243,7 @@ export class ConnectionId extends HoldingResource {
     if (event.type === 'established') this.#established = true
     if (event.type === 'disconnected') {
       this.#established = false
-      this.hold.waits = this.#step !== undefined
+      this.waits = this.#step !== undefined
       this.#disconnected.resolve(event.status === 0 ? undefined : this.#failure('connection', event.status))
       return
     }

@@ -1,7 +1,7 @@
-import { copyOfBytes } from '../base/bytes.js'
+import { copyOfBytes } from '../base/arguments.js'
 import { CallbackScope } from '../base/callback-scope.js'
 import { callApart, calling, errorOfStatus, VerbsError } from '../base/errors.js'
-import { HoldingResource } from '../base/loop-hold.js'
+import { HoldingResource } from '../base/holding-resource.js'
 import { type Handle, type NativeAddress, native, type ProviderName } from '../native.js'
 import { addressesOf } from './addresses.js'
 import { ConnectionId, type WaitOptions } from './connection-id.js'
@@ -98,7 +98,7 @@ export class Listener extends HoldingResource {
     super(handle, [])
     this.uri = uri
     this.description = `listener ${uri}`
-    this.hold.waits = true
+    this.waits = true
   }
 
   protected holdLoop(holds: boolean): void {

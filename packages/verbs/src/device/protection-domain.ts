@@ -1,6 +1,5 @@
-import { registrable } from '../base/bytes.js'
+import { integerInRange, registrable } from '../base/arguments.js'
 import { calling, named, UsageError } from '../base/errors.js'
-import { integerInRange } from '../base/integers.js'
 import { Resource } from '../base/resource.js'
 import {
   type Access,

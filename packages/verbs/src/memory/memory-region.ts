@@ -1,5 +1,5 @@
+import { integerInRange } from '../base/arguments.js'
 import { calling, UsageError } from '../base/errors.js'
-import { integerInRange } from '../base/integers.js'
 import { Resource } from '../base/resource.js'
 import type { ProtectionDomain } from '../device/protection-domain.js'
 import { type Handle, type NativeMemoryOptions, native } from '../native.js'

@@ -1,5 +1,5 @@
+import { integerInRange } from '../base/arguments.js'
 import { UsageError } from '../base/errors.js'
-import { integerInRange } from '../base/integers.js'
 import { type Access, accessBits } from '../memory/memory-region.js'
 import type { NativeAddressVector } from '../native.js'
 import { type AddressVector, nativeAddressVector } from './address-vector.js'

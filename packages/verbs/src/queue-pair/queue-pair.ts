@@ -1,6 +1,5 @@
-import { copyOfBytes } from '../base/bytes.js'
+import { copyOfBytes, integerInRange } from '../base/arguments.js'
 import { calling, UsageError } from '../base/errors.js'
-import { integerInRange } from '../base/integers.js'
 import { Resource } from '../base/resource.js'
 import type { CompletionQueue } from '../completion/completion-queue.js'
 import type { ConnectionId } from '../connection/connection-id.js'

@@ -1,5 +1,5 @@
+import { integerInRange } from '../base/arguments.js'
 import { calling } from '../base/errors.js'
-import { integerInRange } from '../base/integers.js'
 import { Resource } from '../base/resource.js'
 import type { ProtectionDomain } from '../device/protection-domain.js'
 import type { MemoryRegion } from '../memory/memory-region.js'

@@ -1,8 +1,8 @@
+import { integerInRange, word } from '../base/arguments.js'
 import { calling, UsageError } from '../base/errors.js'
-import { integerInRange, word } from '../base/integers.js'
 import { Resource } from '../base/resource.js'
 import type { MemoryRegion } from '../memory/memory-region.js'
-import { type NativeSlots, native } from '../native.js'
+import { type Handle, type NativeSlots, native } from '../native.js'
 import type { QueuePair } from './queue-pair.js'
 import type { SharedReceiveQueue } from './shared-receive-queue.js'
 import { flagBits, OPCODES, type SendFlags } from './work-request.js'
@@ -27,19 +27,20 @@ abstract class Slots extends Resource {
   readonly #post: NativeSlots['post']
 
   protected constructor(
-    made: NativeSlots,
-    parents: Resource[],
-    regions: readonly MemoryRegion[],
+    queue: QueuePair | SharedReceiveQueue,
     count: number,
-    object: string,
+    regions: readonly MemoryRegion[],
+    make: (handles: Handle[]) => NativeSlots,
   ) {
-    super(made.handle, parents)
+    integerInRange('the number of slots', count, 1, 65536)
+    const made = calling(queue.description, () => make(regions.map(({ handle }) => handle)))
+    super(made.handle, [...new Set([queue, ...regions])])
     this.buffer = made.buffer
     this.count = count
     this.view = new DataView(made.buffer)
     this.words = new Uint32Array(made.buffer)
     this.#regions = regions
-    this.#object = object
+    this.#object = queue.description
     this.#post = made.post
   }
 
@@ -143,15 +144,7 @@ export class SendSlots extends Slots {
 
   /** @internal made by {@link QueuePair.createSendSlots} */
   constructor(queuePair: QueuePair, count: number, regions: readonly MemoryRegion[]) {
-    integerInRange('the number of slots', count, 1, 65536)
-    const made = calling(queuePair.description, () =>
-      native.createSendSlots(
-        queuePair.handle,
-        regions.map(({ handle }) => handle),
-        count,
-      ),
-    )
-    super(made, [...new Set([queuePair, ...regions])], regions, count, queuePair.description)
+    super(queuePair, count, regions, (handles) => native.createSendSlots(queuePair.handle, handles, count))
   }
 
   protected at(slot: number): number {
@@ -223,16 +216,7 @@ export class ReceiveSlots extends Slots {
     regions: readonly MemoryRegion[],
     shared: boolean,
   ) {
-    integerInRange('the number of slots', count, 1, 65536)
-    const made = calling(queue.description, () =>
-      native.createReceiveSlots(
-        queue.handle,
-        regions.map(({ handle }) => handle),
-        count,
-        shared,
-      ),
-    )
-    super(made, [...new Set([queue, ...regions])], regions, count, queue.description)
+    super(queue, count, regions, (handles) => native.createReceiveSlots(queue.handle, handles, count, shared))
   }
 
   protected at(slot: number): number {

@@ -1,5 +1,5 @@
+import { integerInRange, word } from '../base/arguments.js'
 import { UsageError } from '../base/errors.js'
-import { integerInRange, word } from '../base/integers.js'
 import {
   type Access,
   accessBits,
