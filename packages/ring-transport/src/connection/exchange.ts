@@ -80,7 +80,7 @@ export class Exchange<Connection> {
   statistics() {
     const { inbox, outbox, requests, transfers } = this
     return {
-      ...this.link.counters(),
+      ...this.link.counters.all(),
       framesSent: outbox.frames,
       bytesSent: outbox.bytes,
       requestsInFlight: requests.pending.count,

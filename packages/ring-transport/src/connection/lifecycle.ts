@@ -53,8 +53,8 @@ export class Lifecycle {
     this.states = link.scope.observe(this.#states)
     this.#states.next({ state: 'open', epoch: this.#epoch })
     this.#liveness = new Liveness(link.liveness, {
-      heard: () => link.heard(),
-      activity: () => link.activity(),
+      heard: () => link.counters.heard(),
+      activity: () => link.counters.activity(),
       busy: () => activity.isBusy(),
       ping: () => link.ping() === SEND.failed && this.failed(),
       dead: (silence) => this.lost(this.#silent(silence)),

@@ -153,19 +153,8 @@ export class RingLink {
     return this.poller.native.ping(this.#resources.connection)
   }
 
-  /** Notifications, credits, pings and pongs of the peer so far. */
-  heard(): number {
-    return this.#resources.counters.heard()
-  }
-
-  /** Frames received and batches sent so far. */
-  activity(): number {
-    return this.#resources.counters.activity()
-  }
-
-  /** All counters by their names; after the end as they were then. */
-  counters(): ReturnType<LinkResources['counters']['all']> {
-    return this.#resources.counters.all()
+  get counters(): LinkResources['counters'] {
+    return this.#resources.counters
   }
 
   drained(): boolean {

@@ -19,7 +19,7 @@ async function left(provider: (typeof PROVIDERS)[number]) {
   })
   const chosen = settings({ poller: 'caller', heartbeat: 0 })
   const link = await connectLink(await ConnectionId.resolve(server.uri, chosen.wait), 3, chosen)
-  await expect.poll(() => link.counters().framesReceived).toBe(1)
+  await expect.poll(() => link.counters.all().framesReceived).toBe(1)
   await server.close({ drain: false })
   return link
 }
