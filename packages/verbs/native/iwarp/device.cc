@@ -29,42 +29,17 @@ ibv_context* device_context() {
 }
 
 int describe_device(ibv_device_attr& attributes) {
-  attributes = ibv_device_attr{};
-  std::strncpy(attributes.fw_ver, "1", sizeof attributes.fw_ver);
-  attributes.max_mr_size = UINT64_MAX;
-  attributes.page_size_cap = 4096;
-  attributes.max_qp = 65536;
-  attributes.max_qp_wr = kMaxWorkRequests;
-  attributes.max_sge = kMaxSge;
-  attributes.max_sge_rd = kMaxSge;
-  attributes.max_cq = 65536;
-  attributes.max_cqe = kMaxCompletions;
-  attributes.max_mr = kMaxRegions;
-  attributes.max_mw = kMaxRegions;
-  attributes.device_cap_flags = IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
+  attributes = software::device_attributes(kMaxRegions, kMaxReadDepth);
   attributes.max_srq = 65536;
   attributes.max_srq_wr = kMaxWorkRequests;
   attributes.max_srq_sge = kMaxSge;
-  attributes.max_pd = 65536;
-  attributes.max_qp_rd_atom = kMaxReadDepth;
-  attributes.max_qp_init_rd_atom = kMaxReadDepth;
-  attributes.max_res_rd_atom = static_cast<int>(kMaxReadDepth) * attributes.max_qp;
-  attributes.atomic_cap = IBV_ATOMIC_GLOB;
-  attributes.phys_port_cnt = 1;
   return 0;
 }
 
 int describe_port(uint8_t port, ibv_port_attr& attributes) {
   if (port != 1) return EINVAL;
-  attributes = ibv_port_attr{};
-  attributes.state = IBV_PORT_ACTIVE;
-  attributes.max_mtu = IBV_MTU_4096;
-  attributes.active_mtu = IBV_MTU_4096;
-  attributes.max_msg_sz = kMaxMessage;
+  attributes = software::port_attributes(IBV_LINK_LAYER_ETHERNET);
   attributes.gid_tbl_len = 1;
-  attributes.pkey_tbl_len = 1;
-  attributes.phys_state = 5;  // LinkUp
-  attributes.link_layer = IBV_LINK_LAYER_ETHERNET;
   return 0;
 }
 

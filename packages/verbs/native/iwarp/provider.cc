@@ -21,8 +21,9 @@ namespace {
 using namespace iwarp;
 using software::destroy;
 using software::make;
+using software::MemoryRegion;
 
-using Base = software::ProviderBase<CompletionChannel, CompletionQueue, QueuePair>;
+using Base = software::ProviderBase<CompletionChannel, CompletionQueue, QueuePair, ProtectionDomain>;
 
 class IwarpProvider final : public Base {
  public:
@@ -62,10 +63,7 @@ class IwarpProvider final : public Base {
   }
 
   ibv_pd* alloc_pd(ibv_context* context) override;
-  int dealloc_pd(ibv_pd* pd) override;
-  ibv_mr* reg_mr(ibv_pd* pd, void* address, size_t length, int access) override;
   int dereg_mr(ibv_mr* mr) override;
-  int rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* address, size_t length, int access) override;
   ibv_mw* alloc_mw(ibv_pd* pd, ibv_mw_type type) override;
   int dealloc_mw(ibv_mw* mw) override;
 
@@ -98,6 +96,14 @@ class IwarpProvider final : public Base {
     errno = ProgressThread::instance().start();
     return errno == 0 ? Connection::create() : nullptr;
   }
+
+ private:
+  uint32_t add_key(ibv_pd* pd, void* address, size_t length, int access) override {
+    const uint32_t stag = MemoryTable::instance().add(pd, address, length, access);
+    if (stag == 0) errno = ENOMEM;
+    return stag;
+  }
+  int remove_key(ibv_pd*, uint32_t key) override { return MemoryTable::instance().remove(key) ? 0 : EBUSY; }
 };
 
 ibv_pd* IwarpProvider::alloc_pd(ibv_context* context) {
@@ -106,72 +112,8 @@ ibv_pd* IwarpProvider::alloc_pd(ibv_context* context) {
   return pd;
 }
 
-int IwarpProvider::dealloc_pd(ibv_pd* pd) {
-  ProtectionDomain* own = static_cast<ProtectionDomain*>(pd);
-  if (own->users != 0) return EBUSY;
-  destroy(own);
-  return 0;
-}
-
-bool may_register(const void* address, size_t length, int access) {
-  constexpr int kKnown =
-      IBV_ACCESS_LOCAL_WRITE | kRemoteAccess | IBV_ACCESS_MW_BIND | IBV_ACCESS_RELAXED_ORDERING;
-  constexpr int kRemoteChange = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
-  const bool wraps = reinterpret_cast<uintptr_t>(address) + length < length;
-  // ibv_reg_mr(3): remote write and remote atomic need local write.
-  const bool unwritable = (access & kRemoteChange) && !(access & IBV_ACCESS_LOCAL_WRITE);
-  return !(access & ~kKnown) && !wraps && !unwritable;
-}
-
-ibv_mr* IwarpProvider::reg_mr(ibv_pd* pd, void* address, size_t length, int access) {
-  if (!may_register(address, length, access)) return null_with_errno(EINVAL);
-  MemoryRegion* mr = make<MemoryRegion>();
-  if (mr == nullptr) return nullptr;
-  mr->context = pd->context;
-  mr->pd = pd;
-  mr->addr = address;
-  mr->length = length;
-  mr->access = access;
-  mr->lkey = mr->rkey = MemoryTable::instance().add(pd, address, length, access);
-  if (mr->lkey == 0) {
-    destroy(mr);
-    return null_with_errno(ENOMEM);
-  }
-  static_cast<ProtectionDomain*>(pd)->users++;
-  return mr;
-}
-
-// A new key: holders of the old one lose access to the old region.
-int IwarpProvider::rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* address, size_t length, int access) {
-  constexpr int kKnown =
-      IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_PD | IBV_REREG_MR_CHANGE_ACCESS;
-  MemoryRegion* own = static_cast<MemoryRegion*>(mr);
-  if (!(flags & IBV_REREG_MR_CHANGE_TRANSLATION)) {
-    address = own->addr;
-    length = own->length;
-  }
-  if (!(flags & IBV_REREG_MR_CHANGE_PD)) pd = own->pd;
-  if (!(flags & IBV_REREG_MR_CHANGE_ACCESS)) access = own->access;
-  if (flags == 0 || (flags & ~kKnown) || !may_register(address, length, access)) return EINVAL;
-  MemoryTable& table = MemoryTable::instance();
-  const uint32_t stag = table.add(pd, address, length, access);
-  if (stag == 0) return ENOMEM;
-  if (!table.remove(own->lkey)) {
-    table.remove(stag);
-    return EBUSY;  // windows are bound to it
-  }
-  static_cast<ProtectionDomain*>(own->pd)->users--;
-  static_cast<ProtectionDomain*>(pd)->users++;
-  own->pd = pd;
-  own->addr = address;
-  own->length = length;
-  own->access = access;
-  own->lkey = own->rkey = stag;
-  return 0;
-}
-
 int IwarpProvider::dereg_mr(ibv_mr* mr) {
-  if (!MemoryTable::instance().remove(mr->lkey)) return EBUSY;  // windows are bound to it
+  if (const int error = remove_key(mr->pd, mr->lkey); error != 0) return error;
   static_cast<ProtectionDomain*>(mr->pd)->users--;
   destroy(static_cast<MemoryRegion*>(mr));
   return 0;

@@ -153,4 +153,31 @@ class ConnectionBase : public ConnectionId, public ProgressThread::Client {
   std::weak_ptr<ConnectionBase> listener_;
 };
 
+// What differs between providers by its types alone. `Own`: the provider's connection, which befriends this.
+template <typename Own, typename QueuePair>
+class ConnectionOf : public ConnectionBase {
+ public:
+  static std::shared_ptr<Own> create() {
+    const std::shared_ptr<Own> connection(std::unique_ptr<Own>(new Own).release());
+    connection->enroll();
+    return connection;
+  }
+
+ protected:
+  using ConnectionBase::ConnectionBase;
+  QueuePair* queue_pair() const { return static_cast<QueuePair*>(queue_pair_); }
+
+ private:
+  ibv_qp* make_queue_pair(ibv_pd* pd, ibv_qp_init_attr* attributes) override {
+    std::unique_ptr<QueuePair> made = QueuePair::create(pd, attributes);
+    if (made == nullptr) return nullptr;
+    ibv_qp_attr init{};
+    init.qp_state = IBV_QPS_INIT;
+    made->modify(&init, IBV_QP_STATE);
+    made->set_connection(std::static_pointer_cast<Own>(shared_from_this()));
+    return made.release();
+  }
+  void end_queue_pair() override { queue_pair()->fail({}); }
+};
+
 }  // namespace rdmakit::software

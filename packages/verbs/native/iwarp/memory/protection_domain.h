@@ -1,4 +1,4 @@
-// ibv_pd, ibv_mr and ibv_mw.
+// ibv_pd and ibv_mw.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -9,10 +9,6 @@ namespace rdmakit::iwarp {
 
 struct ProtectionDomain : ibv_pd {
   std::atomic<int> users{0};  // regions, windows, shared receive queues and queue pairs
-};
-
-struct MemoryRegion : ibv_mr {
-  int access = 0;
 };
 
 struct MemoryWindow : ibv_mw {};

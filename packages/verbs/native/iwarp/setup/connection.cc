@@ -11,14 +11,8 @@
 
 namespace rdmakit::iwarp {
 
-std::shared_ptr<Connection> Connection::create() {
-  const std::shared_ptr<Connection> connection(std::unique_ptr<Connection>(new Connection).release());
-  connection->enroll();
-  return connection;
-}
-
 Connection::Connection()
-    : ConnectionBase(ProgressThread::instance(), device_context(), kMpaMaxPrivateData - kMpaEnhancedLength) {}
+    : ConnectionOf(ProgressThread::instance(), device_context(), kMpaMaxPrivateData - kMpaEnhancedLength) {}
 
 Connection::~Connection() { close(); }
 
@@ -43,18 +37,6 @@ void Connection::add_alternative(const sockaddr* address, socklen_t length) {
   const std::lock_guard lock(mutex_);
   alternatives_.emplace_back(copy, length);
 }
-
-ibv_qp* Connection::make_queue_pair(ibv_pd* pd, ibv_qp_init_attr* attributes) {
-  std::unique_ptr<QueuePair> made = QueuePair::create(pd, attributes);
-  if (made == nullptr) return nullptr;
-  ibv_qp_attr init{};
-  init.qp_state = IBV_QPS_INIT;
-  made->modify(&init, IBV_QP_STATE);
-  made->set_connection(std::static_pointer_cast<Connection>(shared_from_this()));
-  return made.release();
-}
-
-void Connection::end_queue_pair() { queue_pair()->fail(Failure{}); }
 
 void Connection::queue_pair_ended(std::weak_ptr<Connection> id, int status) {
   tell_over(ProgressThread::instance(), std::move(id), status);

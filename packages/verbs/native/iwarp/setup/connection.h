@@ -19,9 +19,8 @@
 
 namespace rdmakit::iwarp {
 
-class Connection final : public software::ConnectionBase {
+class Connection final : public software::ConnectionOf<Connection, QueuePair> {
  public:
-  static std::shared_ptr<Connection> create();
   ~Connection() override;
 
   int listen(const sockaddr* address, socklen_t length, int backlog) override;
@@ -33,12 +32,10 @@ class Connection final : public software::ConnectionBase {
   static void queue_pair_ended(std::weak_ptr<Connection> id, int status);
 
  private:
+  friend ConnectionOf;
   Connection();
 
   // connection.cc
-  QueuePair* queue_pair() const { return static_cast<QueuePair*>(queue_pair_); }
-  ibv_qp* make_queue_pair(ibv_pd* pd, ibv_qp_init_attr* attributes) override;
-  void end_queue_pair() override;
   void closing() override;
   void release() override;
   int take_parameters(const ConnectParameters& parameters) override;

@@ -20,10 +20,6 @@ namespace rdmakit::shm {
 class Hazard;
 class QueuePair;
 
-struct MemoryRegion : ibv_mr {
-  int access = 0;
-};
-
 // A memory window of type 2.
 struct MemoryWindow : ibv_mw {
   uint32_t made_as = 0;  // its first key; rkey is the consumer's

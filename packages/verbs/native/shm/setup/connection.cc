@@ -10,13 +10,7 @@
 
 namespace rdmakit::shm {
 
-std::shared_ptr<Connection> Connection::create() {
-  const std::shared_ptr<Connection> connection(std::unique_ptr<Connection>(new Connection).release());
-  connection->enroll();
-  return connection;
-}
-
-Connection::Connection() : ConnectionBase(ProgressThread::instance(), device_context(), kMaxPrivateData) {}
+Connection::Connection() : ConnectionOf(ProgressThread::instance(), device_context(), kMaxPrivateData) {}
 
 Connection::~Connection() { close(); }
 
@@ -47,18 +41,6 @@ int Connection::resolve(const sockaddr* address, socklen_t length, int timeout_m
   }
   return resolve_to(address, length, timeout_ms);
 }
-
-ibv_qp* Connection::make_queue_pair(ibv_pd* pd, ibv_qp_init_attr* attributes) {
-  std::unique_ptr<QueuePair> made = QueuePair::create(pd, attributes);
-  if (made == nullptr) return nullptr;
-  ibv_qp_attr init{};
-  init.qp_state = IBV_QPS_INIT;
-  made->modify(&init, IBV_QP_STATE);
-  made->set_connection(std::static_pointer_cast<Connection>(shared_from_this()));
-  return made.release();
-}
-
-void Connection::end_queue_pair() { queue_pair()->fail(Failure{}); }
 
 void Connection::forget_qp(ibv_qp* queue_pair) {
   const std::lock_guard lock(mutex_);

@@ -17,9 +17,8 @@
 
 namespace rdmakit::shm {
 
-class Connection final : public software::ConnectionBase {
+class Connection final : public software::ConnectionOf<Connection, QueuePair> {
  public:
-  static std::shared_ptr<Connection> create();
   ~Connection() override;
 
   int listen(const sockaddr* address, socklen_t length, int backlog) override;
@@ -35,14 +34,12 @@ class Connection final : public software::ConnectionBase {
   static void queue_pair_ended(std::weak_ptr<Connection> id, int status);
 
  private:
+  friend ConnectionOf;
   Connection();
 
   // connection.cc
-  QueuePair* queue_pair() const { return static_cast<QueuePair*>(queue_pair_); }
   int socket() const { return link_ == nullptr ? socket_.get() : link_->socket(); }
   void stop_watching();
-  ibv_qp* make_queue_pair(ibv_pd* pd, ibv_qp_init_attr* attributes) override;
-  void end_queue_pair() override;
   void closing() override;
   void release() override;
   void queue_pair_over(int status, Events& events) override;
