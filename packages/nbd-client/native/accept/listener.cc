@@ -1,7 +1,6 @@
 #include "accept/listener.h"
 
 #include <netdb.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 

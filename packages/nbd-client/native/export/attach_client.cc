@@ -2,7 +2,6 @@
 // another process has left, or the queues of a ublk device.
 #include <fcntl.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <cerrno>
 

@@ -10,10 +10,8 @@
 
 namespace rdmakit::nbd {
 
-namespace {
 // nbdcopy opens 4 connections to an export that says CAN_MULTI_CONN and fails when one is refused.
 constexpr uint32_t kMultiConnectionLanes = 4;
-}  // namespace
 
 Engine::Engine(const EngineOptions& options, Sink sink)
     : VolumeEngine(options, std::move(sink)), options_(options) {}

@@ -2,7 +2,6 @@
 // remote-volume's lane/front.h for what each function must do.
 #pragma once
 
-#include <algorithm>
 #include <memory>
 #include <utility>
 

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <linux/ublk_cmd.h>
 #include <sys/mman.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>

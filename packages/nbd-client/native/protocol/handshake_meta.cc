@@ -3,10 +3,8 @@
 
 namespace rdmakit::nbd {
 
-namespace {
 constexpr std::string_view kContext = "base:allocation";
 constexpr std::string_view kWildcard = "base:";
-}  // namespace
 
 // NBD_OPT_LIST_META_CONTEXT and NBD_OPT_SET_META_CONTEXT: export name, number of queries, the queries.
 void Handshake::on_meta_context() {

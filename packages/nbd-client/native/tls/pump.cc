@@ -5,17 +5,14 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 
 #include "base/clock.h"
 
 namespace rdmakit::nbd {
 
-namespace {
 // After the engine has ended the connection, the client has this long to take its last answers.
 constexpr uint64_t kStopping = 2 * kSecond;
-}  // namespace
 
 TlsPump::TlsPump(std::unique_ptr<TlsSession> session, UniqueFd outer, UniqueFd inner, uint64_t parting)
     : outer_(std::move(outer)),

@@ -2,7 +2,6 @@
 // rereads it, so that keys can be added and removed without a restart, and checks each time that it is safe.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <string_view>
 

@@ -8,14 +8,12 @@
 
 namespace rdmakit::volume {
 
-namespace {
 // From one pass to the next, and between two looks for something to do.
 constexpr uint64_t kCatchUpPause = kSecond / 5;
 // While it waits for buffers or for its rate.
 constexpr uint64_t kMoment = kSecond / 500;
 // Looked at in one step: some 10 µs.
 constexpr uint64_t kWordsOfAStep = 4096;
-}  // namespace
 
 BackupCatchUp::BackupCatchUp(Volume& volume, const Arena& arena, RdmaQueue& rdma, uint64_t bytes_per_second,
                              LaneStatistics& statistics, OperationListener& listener)

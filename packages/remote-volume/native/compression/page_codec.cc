@@ -1,6 +1,5 @@
 #include "compression/page_codec.h"
 
-#include <algorithm>
 #include <cstring>
 
 namespace rdmakit::volume {

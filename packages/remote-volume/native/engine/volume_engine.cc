@@ -2,7 +2,6 @@
 
 #include <sys/random.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -11,10 +10,8 @@
 
 namespace rdmakit::volume {
 
-namespace {
 // join() gives lanes this much more than stop(): for the flushes.
 constexpr uint64_t kJoinSlack = 1'500 * kMillisecond;
-}  // namespace
 
 VolumeEngine::VolumeEngine(const VolumeEngineOptions& options, Sink sink)
     : options_(options), sink_(std::move(sink)) {}

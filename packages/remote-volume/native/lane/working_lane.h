@@ -2,7 +2,6 @@
 // definitions are in lane_loop.h and lane_sleep.h; each lane is instantiated in one .cc (refill_lane.cc).
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>

@@ -5,9 +5,7 @@
 
 namespace rdmakit::volume {
 
-namespace {
 constexpr uint64_t kPageChecksumsMagic = 0x6372636567617072;  // "rpagecrc"
-}  // namespace
 
 int PageChecksums::open(uint64_t pages, const std::string& file, bool sparse, bool prefault) {
   if (const int error = table_.open(pages, file, kPageChecksumsMagic, sparse, prefault); error != 0)

@@ -36,7 +36,6 @@
 #include <string>
 
 #include "pages/table_memory.h"
-#include "volume/limits.h"
 
 namespace rdmakit::volume {
 

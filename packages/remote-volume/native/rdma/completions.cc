@@ -7,11 +7,9 @@
 
 namespace rdmakit::volume {
 
-namespace {
 constexpr int kPollBatch = 32;
 // How long a lane goes on looking for completions once it has seen that one is overdue.
 constexpr uint64_t kLastLook = 50'000'000;
-}  // namespace
 
 // ---- hot path begins: no allocation, no log, no lock, no system call but the device's own ----
 

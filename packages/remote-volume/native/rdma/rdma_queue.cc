@@ -7,9 +7,7 @@
 
 namespace rdmakit::volume {
 
-namespace {
 constexpr uint32_t kFenceBytes = 8;
-}  // namespace
 
 RdmaQueue::RdmaQueue(Volume& volume, LaneStatistics& statistics, OperationListener& listener, CqRef cq,
                      uint64_t timeout_ns, Acknowledge acknowledge, uint8_t* scratch, BackupPort* backup)

@@ -1,7 +1,6 @@
 // The fixed sizes of the engine, with the reason for each.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 namespace rdmakit::volume {

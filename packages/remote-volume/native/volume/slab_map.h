@@ -11,7 +11,6 @@
 
 #include "system/lazy_array.h"
 #include "system/mapped_file.h"
-#include "volume/limits.h"
 #include "volume/slab_record.h"
 
 namespace rdmakit::volume {

@@ -1,14 +1,9 @@
 #include "binding/loop_watch.h"
 
-#include <cerrno>
-
 namespace rdmakit::ring::binding {
-namespace {
 
 // The maximum number of turns while they find more; then the loop's other work has its turn.
 constexpr int kLooksBeforeSleep = 4;
-
-}  // namespace
 
 LoopWatch* LoopWatch::open(napi_env env, std::shared_ptr<Poller> poller, napi_value doorbell, int& error) {
   auto* watch = new LoopWatch(env, std::move(poller));

@@ -20,7 +20,6 @@
 #include <node_api.h>
 #include <uv.h>
 
-#include <cstddef>
 #include <memory>
 #include <vector>
 

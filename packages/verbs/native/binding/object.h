@@ -4,8 +4,6 @@
 #include <napi.h>
 
 #include <atomic>
-#include <memory>
-#include <string>
 
 #include "provider/provider.h"
 

@@ -1,7 +1,6 @@
 // Provider `ibverbs`: any device that libibverbs knows (mlx5, irdma, EFA, rxe, siw).
 #include "provider/provider.h"
 
-#include <arpa/inet.h>
 #include <endian.h>
 #include <fcntl.h>
 

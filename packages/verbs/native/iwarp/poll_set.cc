@@ -6,13 +6,10 @@
 #include "iwarp/queue-pair/queue_pair.h"
 
 namespace rdmakit::iwarp {
-namespace {
 
 // Up to this many sockets are tried without asking which is readable: the receive that is needed anyway then
 // needs no epoll_wait, and one that finds nothing costs no more than that would.
 constexpr size_t kSocketsTriedDirectly = 2;
-
-}  // namespace
 
 PollSet::PollSet() : epoll_(epoll_create1(EPOLL_CLOEXEC)) {}
 

@@ -5,7 +5,6 @@
 #include <sys/epoll.h>
 
 #include <cstdint>
-#include <mutex>
 #include <vector>
 
 #include "base/unique_fd.h"

@@ -10,12 +10,10 @@
 
 namespace rdmakit::nbd {
 
-namespace {
 // Below this a recv(2) brings too little for its cost.
 constexpr uint32_t kLowRoom = 32 << 10;
 // The most that moves to the next chunk: a part of a header, or of a page.
 constexpr uint32_t kMaxCarry = kPage + sizeof(RequestHeader);
-}  // namespace
 
 void InputStream::reset() {
   chunk_ = 0;

@@ -11,11 +11,9 @@
 
 namespace rdmakit::nbd {
 
-namespace {
 // After DISC or end of file the client has this long to take the answers that it still gets.
 constexpr uint64_t kLinger = 10 * kSecond;
 constexpr uint32_t kSlowest = 256 << 10;  // bytes of payload a second, see Terms::stall
-}  // namespace
 
 NbdSocket::NbdSocket(RequestExecutor& requests, const Arena& arena, const Volume& volume)
     : requests_(requests),

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "front/nbd-socket/reply_head.h"
-#include "protocol/request.h"
 #include "rdma/arena.h"
 #include "rdma/index_stack.h"
 #include "request/request_slot.h"

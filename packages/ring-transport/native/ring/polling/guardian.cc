@@ -31,14 +31,11 @@
 #include "ring/polling/poller.h"
 
 namespace rdmakit::ring {
-namespace {
 
 constexpr int kLookMs = 5;
 // 20 ms without work. Each look is two system calls and a wake-up, of which a thousand idle connections'
 // heartbeats would have 200 each second; who rests pays one wake-up for the next event instead.
 constexpr int kQuietLooks = 4;
-
-}  // namespace
 
 void Poller::guard() {
   uint32_t seen = passes_.load(std::memory_order_relaxed);

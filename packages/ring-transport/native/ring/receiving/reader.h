@@ -14,7 +14,6 @@
 #include "ring/event_ring.h"
 #include "ring/sending/sender.h"
 #include "ring/wire/wire.h"
-#include "ring/work_id.h"
 
 namespace rdmakit::ring {
 

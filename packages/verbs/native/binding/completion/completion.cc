@@ -1,5 +1,4 @@
 // Completion channels and completion queues.
-#include <algorithm>
 #include <cerrno>
 
 #include "binding/completion/completion_entry.h"

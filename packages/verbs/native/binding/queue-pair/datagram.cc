@@ -1,6 +1,5 @@
 // Functions for datagrams: address handles, multicast groups, the GID table.
 #include <cerrno>
-#include <cstring>
 
 #include "binding/failure.h"
 #include "binding/objects.h"

@@ -1,5 +1,4 @@
 // State transitions of queue pairs that no connection id drives (ibv_modify_qp(3), ibv_query_qp(3)).
-#include <cerrno>
 #include <type_traits>
 
 #include "binding/failure.h"

@@ -5,11 +5,8 @@
 #include "iwarp/memory/memory_table.h"
 
 namespace rdmakit::iwarp {
-namespace {
 
 constexpr uint32_t kIndex = 0xffffff00;  // of an STag: the bits that the consumer does not choose
-
-}  // namespace
 
 uint32_t MemoryTable::add_window(const ibv_pd* pd) {
   const std::lock_guard lock(mutex_);

@@ -14,7 +14,6 @@
 #include <mutex>
 #include <optional>
 #include <span>
-#include <vector>
 
 #include "base/unique_fd.h"
 #include "iwarp/device_events.h"

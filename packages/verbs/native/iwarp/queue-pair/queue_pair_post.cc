@@ -1,5 +1,4 @@
 // The work queues of a queue pair: posting to them and completing their entries.
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -7,13 +6,10 @@
 #include "iwarp/queue-pair/queue_pair.h"
 
 namespace rdmakit::iwarp {
-namespace {
 
 // A post_send sends at most this many batches itself. The thread that moves this queue pair's data sends the
 // rest: a caller must not be blocked for as long as the peer takes to read a gigabyte.
 constexpr int kSendsWhilePosting = 4;
-
-}  // namespace
 
 // Hot path: no allocation; one lock; the system calls are sends.
 int QueuePair::post_send(ibv_send_wr* request, ibv_send_wr** bad) {

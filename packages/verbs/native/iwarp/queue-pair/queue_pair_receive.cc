@@ -18,7 +18,6 @@
 #include "iwarp/wire/markers.h"
 
 namespace rdmakit::iwarp {
-namespace {
 
 // FPDUs up to this length are waited for in the buffer: copying them costs less than a further call.
 constexpr size_t kBufferedFpdu = 8 * 1024;
@@ -27,8 +26,6 @@ constexpr size_t kBufferedFpdu = 8 * 1024;
 constexpr size_t kBehindMessage = 512;
 // One queue pair's share before the others have their turn.
 constexpr int kReadsPerTurn = 16;
-
-}  // namespace
 
 // Hot path: no allocation; system calls are receives.
 void QueuePair::receive(Contention contention) {

@@ -5,11 +5,8 @@
 #include "iwarp/queue-pair/queue_pair.h"
 
 namespace rdmakit::iwarp {
-namespace {
 
 constexpr uint32_t kConsumerKey = 0xff;  // the bits of a window's key that are the consumer's
-
-}  // namespace
 
 // Hot path of who uses windows.
 int QueuePair::check_local(const ibv_send_wr& request) const {

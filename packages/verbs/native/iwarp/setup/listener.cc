@@ -1,11 +1,9 @@
 // The listening part of a ConnectionId. A peer that connects and says nothing, or nonsense, has one of a
 // limited number of places for a limited time (software/arrivals.h).
-#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 
 #include "base/accept_failure.h"
 #include "iwarp/setup/connection.h"

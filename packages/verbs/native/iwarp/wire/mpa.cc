@@ -8,7 +8,6 @@
 #include "iwarp/wire/markers.h"
 
 namespace rdmakit::iwarp {
-namespace {
 
 constexpr char kRequestKey[] = "MPA ID Req Frame";
 constexpr char kReplyKey[] = "MPA ID Rep Frame";
@@ -23,8 +22,6 @@ constexpr uint16_t kIrdPeerToPeer = 0x8000;
 constexpr uint16_t kIrdSendRtr = 0x4000;
 constexpr uint16_t kOrdWriteRtr = 0x8000;
 constexpr uint16_t kOrdReadRtr = 0x4000;
-
-}  // namespace
 
 MpaParse parse_mpa(std::span<const uint8_t> bytes, MpaFrame& frame, size_t& length) {
   length = kMpaHeaderLength;

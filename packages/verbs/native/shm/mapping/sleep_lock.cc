@@ -10,14 +10,11 @@
 #include "base/all_threads_fence.h"
 
 namespace rdmakit::shm {
-namespace {
 
 // Some microseconds.
 constexpr int kSpins = 200;
 // Where the kernel has no barrier for all threads, an unlock may miss who has just begun to sleep.
 constexpr timespec kLookAgain{0, 1'000'000};
-
-}  // namespace
 
 std::array<SleepLock::Sleepers, 64> SleepLock::all_sleepers_;
 

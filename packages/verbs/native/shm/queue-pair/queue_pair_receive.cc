@@ -7,7 +7,6 @@
 #include "shm/completion/completion_queue.h"
 #include "shm/memory/protection_domain.h"
 #include "shm/queue-pair/queue_pair.h"
-#include "shm/setup/connection.h"
 
 namespace rdmakit::shm {
 

@@ -1,6 +1,5 @@
 #include "shm/setup/frame.h"
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 

@@ -1,10 +1,8 @@
 // Connection setup and the frames of an established connection. Under mutex_ on the progress thread.
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "shm/queue-pair/copy.h"

@@ -7,12 +7,9 @@
 #include "shm/progress_thread.h"
 
 namespace rdmakit::shm {
-namespace {
 
 // A peer that reads nothing does not get to keep more than this of our memory.
 constexpr size_t kMostWaiting = 128 * 1024;
-
-}  // namespace
 
 void Link::announce(const std::shared_ptr<Segment>& segment, uint32_t number) {
   {
