@@ -115,7 +115,7 @@ export interface NativeRing {
     descriptorCount: number,
     doorbell: () => void,
   ) => NativePoller
-  /** Has the memory of large messages serve again once it is freed: native/binding/freed_memory.h. */
+  /** Has the memory of large messages serve again once it is freed: native/binding/addon.cc. */
   keepFreedMemory(): void
   readonly connectionCounters: readonly string[]
   readonly pollerCounters: readonly string[]

@@ -87,10 +87,7 @@ Napi::Value bind_tcp(const Napi::CallbackInfo& info) {
   const int error = to_nbd_engine(info[0]).bind_tcp(to_string(info[1], "host"), static_cast<uint16_t>(port),
                                                     bound_host, bound_port, why);
   check(env, error, "listen", why);
-  Napi::Object bound = Napi::Object::New(env);
-  bound.Set("host", bound_host);
-  bound.Set("port", static_cast<uint32_t>(bound_port));
-  return bound;
+  return new_object(env, "host", bound_host, "port", bound_port);
 }
 
 void accept_clients(const Napi::CallbackInfo& info) { to_nbd_engine(info[0]).accept_clients(); }

@@ -9,4 +9,7 @@ void add_engine_functions(Napi::Object& exports);
 void add_kernel_functions(Napi::Object& exports);
 void add_ublk_functions(Napi::Object& exports);
 
+// -1, for the first free device, or an index.
+int to_device_index(const Napi::Value& value);
+
 }  // namespace rdmakit::nbd::binding

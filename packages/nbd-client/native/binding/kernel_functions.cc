@@ -14,6 +14,11 @@ namespace rdmakit::nbd::binding {
 using namespace volume;
 using namespace volume::binding;
 
+int to_device_index(const Napi::Value& value) {
+  const bool any = value.IsNumber() && value.As<Napi::Number>().Int32Value() == -1;
+  return any ? -1 : static_cast<int>(to_uint32(value, "index"));
+}
+
 namespace {
 
 int to_descriptor(const Napi::Value& value) { return static_cast<int>(to_uint32(value, "descriptor")); }
@@ -22,9 +27,7 @@ KernelDevice to_device(const Napi::Value& value) {
   if (!value.IsObject()) throw Napi::TypeError::New(value.Env(), "expected options");
   const auto from = value.As<Napi::Object>();
   KernelDevice device;
-  const Napi::Value index = from.Get("index");
-  const bool any = index.IsNumber() && index.As<Napi::Number>().Int32Value() == -1;
-  device.index = any ? -1 : static_cast<int>(to_uint32(index, "index"));
+  device.index = to_device_index(from.Get("index"));
   device.size = to_uint64(from.Get("size"), "size");
   device.block_size = to_uint32(from.Get("blockSize"), "blockSize");
   device.timeout = to_uint32(from.Get("timeout"), "timeout");
@@ -39,11 +42,7 @@ KernelDevice to_device(const Napi::Value& value) {
 Napi::Value protect_process(const Napi::CallbackInfo& info) {
   const Napi::Env env = info.Env();
   return to_array(env, volume::protect_process(), [env](const Safety& safety) {
-    Napi::Object each = Napi::Object::New(env);
-    each.Set("name", safety.name);
-    each.Set("granted", safety.granted);
-    each.Set("reason", safety.reason);
-    return each;
+    return new_object(env, "name", safety.name, "granted", safety.granted, "reason", safety.reason);
   });
 }
 
@@ -111,10 +110,7 @@ Napi::Value kernel_status(const Napi::CallbackInfo& info) {
   std::string why;
   check(env, nbd::kernel_status(devices, why), "nbd status", why);
   return to_array(env, devices, [env](const KernelDeviceStatus& device) {
-    Napi::Object each = Napi::Object::New(env);
-    each.Set("index", device.index);
-    each.Set("connected", device.connected);
-    return each;
+    return new_object(env, "index", device.index, "connected", device.connected);
   });
 }
 

@@ -33,9 +33,7 @@ Napi::Value ublk_add(const Napi::CallbackInfo& info) {
   if (!info[0].IsObject()) throw Napi::TypeError::New(env, "expected options");
   const auto from = info[0].As<Napi::Object>();
   UblkDevice device;
-  const Napi::Value index = from.Get("index");
-  const bool any = index.IsNumber() && index.As<Napi::Number>().Int32Value() == -1;
-  device.index = any ? -1 : static_cast<int>(to_uint32(index, "index"));
+  device.index = to_device_index(from.Get("index"));
   device.size = to_uint64(from.Get("size"), "size");
   const uint32_t queues = to_uint32(from.Get("queues"), "queues");
   if (queues == 0 || queues > kMaxLanes)
@@ -47,10 +45,7 @@ Napi::Value ublk_add(const Napi::CallbackInfo& info) {
   uint16_t granted = 0;
   std::string why;
   check(env, nbd::ublk_add(device, made, granted, why), "ublk add", why);
-  Napi::Object object = Napi::Object::New(env);
-  object.Set("index", made);
-  object.Set("queues", static_cast<uint32_t>(granted));
-  return object;
+  return new_object(env, "index", made, "queues", granted);
 }
 
 Napi::Value ublk_open(const Napi::CallbackInfo& info) {

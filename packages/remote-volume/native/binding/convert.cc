@@ -3,17 +3,12 @@
 #include <cmath>
 #include <cstring>
 
-#include "rdmakit/errno_name.h"
+#include "rdmakit/failure.h"
 
 namespace rdmakit::volume::binding {
 
-namespace {
-constexpr napi_type_tag kHandleTag{kHandleTagLower, kHandleTagUpper};
-}
-
 Napi::Error failure(Napi::Env env, int error, const char* syscall, const std::string& why) {
-  const char* name = errno_name(error);
-  const std::string code = name == nullptr ? "EIO" : name;
+  const std::string code = code_of(error);
   const std::string& detail = why.empty() ? std::string(strerror(error)) : why;
   Napi::Error made = Napi::Error::New(env, std::string(syscall) + ": " + detail + " (" + code + ")");
   made.Set("code", code);
@@ -50,11 +45,7 @@ std::string to_string(const Napi::Value& value, const char* what) {
 
 Handle* to_handle(const Napi::Value& value, HandleKind kind, const char* what) {
   const Napi::Env env = value.Env();
-  bool tagged = false;
-  if (value.IsExternal()) napi_check_object_type_tag(env, value, &kHandleTag, &tagged);
-  void* data = nullptr;
-  if (tagged) napi_get_value_external(env, value, &data);
-  auto* handle = static_cast<Handle*>(data);
+  Handle* const handle = handle_in(value);
   if (handle == nullptr)
     throw Napi::TypeError::New(env, std::string(what) + " is no handle of @rdmakit/verbs");
   // Before anything else of it is read: another ABI may have another layout.

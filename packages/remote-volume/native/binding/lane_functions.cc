@@ -31,10 +31,7 @@ LaneResources to_resources(const Napi::CallbackInfo& info) {
 }
 
 Napi::Value describe_lane(Napi::Env env, uint32_t index, const std::vector<std::string>& warnings) {
-  Napi::Object lane = Napi::Object::New(env);
-  lane.Set("index", index);
-  lane.Set("warnings", to_array(env, warnings));
-  return lane;
+  return new_object(env, "index", index, "warnings", to_array(env, warnings));
 }
 
 Napi::Value add_lane(const Napi::CallbackInfo& info) {

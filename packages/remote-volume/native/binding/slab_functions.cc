@@ -114,10 +114,7 @@ void retire_replica(const Napi::CallbackInfo& info) {
 }
 
 Napi::Value from_dropped(Napi::Env env, const Volume::Dropped& dropped) {
-  Napi::Object result = Napi::Object::New(env);
-  result.Set("wasLive", dropped.was_live);
-  result.Set("liveLeft", dropped.live_left);
-  return result;
+  return new_object(env, "wasLive", dropped.was_live, "liveLeft", dropped.live_left);
 }
 
 Napi::Value drop_replica(const Napi::CallbackInfo& info) {
@@ -156,10 +153,7 @@ Napi::Value collect_spares(const Napi::CallbackInfo& info) {
   std::vector<PlacePool::Used> used;
   to_engine(info[0]).volume().collect_spares(used);
   return to_array(info.Env(), used, [&info](const PlacePool::Used& place) {
-    Napi::Object each = Napi::Object::New(info.Env());
-    each.Set("id", place.id);
-    each.Set("slab", place.slab);
-    return each;
+    return new_object(info.Env(), "id", place.id, "slab", place.slab);
   });
 }
 

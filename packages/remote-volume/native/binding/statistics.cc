@@ -19,10 +19,7 @@ Napi::Object describe(Napi::Env env, const Histogram& histogram) {
     bucket.Set(2u, number(count));
     buckets.Set(buckets.Length(), bucket);
   }
-  Napi::Object result = Napi::Object::New(env);
-  result.Set("sum", number(histogram.sum()));
-  result.Set("buckets", buckets);
-  return result;
+  return new_object(env, "sum", number(histogram.sum()), "buckets", buckets);
 }
 
 const char* state_name(Lane::State state) {

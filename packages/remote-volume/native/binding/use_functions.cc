@@ -28,10 +28,7 @@ Napi::Value usage(const Napi::CallbackInfo& info) {
   };
   for (uint32_t i = 0; i < engine.lane_count(); i++) add(engine.lane(i));
   if (const RefillLane* refills = engine.refill_lane(); refills != nullptr) add(*refills);
-  Napi::Object result = Napi::Object::New(env);
-  result.Set("bytes", static_cast<double>(bytes));
-  result.Set("operations", static_cast<double>(operations));
-  return result;
+  return new_object(env, "bytes", static_cast<double>(bytes), "operations", static_cast<double>(operations));
 }
 
 Napi::Value idle(const Napi::CallbackInfo& info) {

@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "rdmakit/binding_call.h"
+
 namespace rdmakit::ring::binding {
 
 // A function bound to `object`, which JavaScript's `owner` keeps; the function keeps that.
@@ -44,11 +46,5 @@ class BoundCall {
   bool good_ = true;
   uint32_t numbers_[Count + 1] = {};
 };
-
-inline napi_value number_of(napi_env env, int32_t value) {
-  napi_value out = nullptr;
-  napi_create_int32(env, value, &out);
-  return out;
-}
 
 }  // namespace rdmakit::ring::binding

@@ -5,6 +5,7 @@
 #include <napi.h>
 
 #include "binding/object.h"
+#include "rdmakit/binding_call.h"
 
 namespace rdmakit::binding {
 
@@ -46,12 +47,6 @@ inline bool bound_call(napi_env env, napi_callback_info info, BoundCall& call, s
     return false;
   }
   return true;
-}
-
-inline napi_value number_of(napi_env env, int32_t value) {
-  napi_value out = nullptr;
-  napi_create_int32(env, value, &out);
-  return out;
 }
 
 // Zeroed records that JavaScript sees as one ArrayBuffer. It lives as long as either side needs it.

@@ -6,17 +6,6 @@
 namespace rdmakit::binding {
 namespace {
 
-constexpr napi_type_tag kTag{kHandleTagLower, kHandleTagUpper};
-
-// A handle of any kind, also a closed one; nullptr for any other value.
-Handle* handle_in(const Napi::Value& value) {
-  bool tagged = false;
-  if (value.IsExternal()) napi_check_object_type_tag(value.Env(), value, &kTag, &tagged);
-  void* data = nullptr;
-  if (tagged) napi_get_value_external(value.Env(), value, &data);
-  return static_cast<Handle*>(data);
-}
-
 Object* object_in(const Napi::Value& value) { return static_cast<Object*>(handle_in(value)); }
 
 }  // namespace
@@ -116,7 +105,7 @@ Napi::Value Object::wrap(Napi::Env env, Object* object) {
     object->forget();
     throw Napi::Error::New(env);
   }
-  if (napi_type_tag_object(env, external, &kTag) != napi_ok) throw Napi::Error::New(env);
+  if (napi_type_tag_object(env, external, &kHandleTag) != napi_ok) throw Napi::Error::New(env);
   return {env, external};
 }
 

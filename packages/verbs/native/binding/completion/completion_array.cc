@@ -39,12 +39,10 @@ class CompletionArray final : public Object {
 // createCompletionArray(cq, count) → { handle, buffer, poll }
 Napi::Value CqObject::create_array(const Napi::CallbackInfo& info) {
   auto* array = new CompletionArray(*this, count_of(info[1], "the size of a completion array", kMaxPoll));
-  const Napi::Value handle = Object::wrap(info.Env(), array);
-  Napi::Object out = Napi::Object::New(info.Env());
-  out.Set("handle", handle);
-  out.Set("buffer", array->buffer(info.Env()));
-  out.Set("poll", bind_function(info.Env(), "poll", CompletionArray::poll, array, handle));
-  return out;
+  const Napi::Env env = info.Env();
+  const Napi::Value handle = Object::wrap(env, array);
+  return new_object(env, "handle", handle, "buffer", array->buffer(env), "poll",
+                    bind_function(env, "poll", CompletionArray::poll, array, handle));
 }
 
 }  // namespace rdmakit::binding

@@ -123,10 +123,8 @@ Napi::Value address_object(Napi::Env env, const sockaddr_storage& address) {
     // Without its interface the address leads nowhere.
     if (IN6_IS_ADDR_LINKLOCAL(&v6.sin6_addr) && v6.sin6_scope_id != 0) if_indextoname(v6.sin6_scope_id, zone);
   }
-  Napi::Object out = Napi::Object::New(env);
-  out.Set("host", zone[0] == '\0' ? std::string(text) : std::string(text) + '%' + zone);
-  out.Set("port", port);
-  return out;
+  const std::string host = zone[0] == '\0' ? text : std::string(text) + '%' + zone;
+  return new_object(env, "host", host, "port", port);
 }
 
 // READs at a time, 0 for the device's limit.

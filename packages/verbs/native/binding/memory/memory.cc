@@ -239,10 +239,8 @@ Napi::Value MrObject::describe(const Napi::CallbackInfo& info) {
 
 Napi::Value kept_memory(const Napi::CallbackInfo& info) {
   const KeptMemory& kept = KeptMemory::own();
-  Napi::Object out = Napi::Object::New(info.Env());
-  out.Set("regions", static_cast<double>(kept.regions));
-  out.Set("bytes", static_cast<double>(kept.bytes));
-  return out;
+  return new_object(info.Env(), "regions", static_cast<double>(kept.regions), "bytes",
+                    static_cast<double>(kept.bytes));
 }
 
 }  // namespace rdmakit::binding

@@ -254,11 +254,8 @@ uint32_t slots_of(const Napi::Value& value) { return count_of(value, "the number
 template <typename Slots>
 Napi::Value result(Napi::Env env, Slots* slots) {
   const Napi::Value handle = Object::wrap(env, slots);
-  Napi::Object out = Napi::Object::New(env);
-  out.Set("handle", handle);
-  out.Set("buffer", slots->buffer(env));
-  out.Set("post", bind_function(env, "post", Slots::post, slots, handle));
-  return out;
+  return new_object(env, "handle", handle, "buffer", slots->buffer(env), "post",
+                    bind_function(env, "post", Slots::post, slots, handle));
 }
 
 }  // namespace

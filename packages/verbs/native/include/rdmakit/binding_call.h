@@ -58,6 +58,25 @@ auto within_memory(Napi::Env env, const char* name, Work work) {
   }
 }
 
+// A JavaScript object of these names, each followed by its value.
+template <typename... Fields>
+Napi::Object new_object(Napi::Env env, const Fields&... fields) {
+  Napi::Object object = Napi::Object::New(env);
+  const auto set = [&object](const auto& each, const char* name, const auto& value, const auto&... rest) {
+    object.Set(name, value);
+    if constexpr (sizeof...(rest) > 0) each(each, rest...);
+  };
+  set(set, fields...);
+  return object;
+}
+
+// For plain Node-API functions, of hot loops.
+inline napi_value number_of(napi_env env, int32_t value) {
+  napi_value out = nullptr;
+  napi_create_int32(env, value, &out);
+  return out;
+}
+
 // A property of `exports` that is called. `function` takes a Napi::CallbackInfo.
 template <typename Function>
 void define(Napi::Object exports, const char* name, Function function) {
