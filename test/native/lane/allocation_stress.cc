@@ -132,7 +132,8 @@ void run(const char* name, bool fenced, bool structured, uint32_t replicas, bool
   }
   const std::string path = "/tmp/nbd_allocation." + std::to_string(getpid());
   std::string why;
-  CHECK(!structured || volume.engine->listen_unix(path, why) == 0);
+  CHECK(!structured || volume.engine->bind_unix(path, why) == 0);
+  volume.engine->accept_clients();
   const std::unique_ptr<NegotiatedClient> client =
       structured ? std::make_unique<NegotiatedClient>(path, true) : nullptr;
   const int fd = structured ? client->fd() : volume.attach(0);

@@ -76,8 +76,9 @@ struct Served {
       : volume(shape_of(handshake_timeout, lane_wait, idle)) {
     std::string why;
     std::string host;
-    CHECK(volume.engine->listen_unix(path, why) == 0);
-    CHECK(volume.engine->listen_tcp("127.0.0.1", 0, host, port, why) == 0 && port != 0);
+    CHECK(volume.engine->bind_unix(path, why) == 0);
+    CHECK(volume.engine->bind_tcp("127.0.0.1", 0, host, port, why) == 0 && port != 0);
+    volume.engine->accept_clients();
   }
   // A client that gets the lane, whatever time it takes.
   int good() const {
@@ -294,14 +295,14 @@ void socket_file() {
   std::string why;
   std::string host;
   uint16_t port = served.port;
-  CHECK(engine.listen_unix(path, why) == EADDRINUSE);
+  CHECK(engine.bind_unix(path, why) == EADDRINUSE);
   const std::string file = path + ".file";
   std::fclose(std::fopen(file.c_str(), "w"));
-  CHECK(engine.listen_unix(file, why) == EEXIST);
+  CHECK(engine.bind_unix(file, why) == EEXIST);
   unlink(file.c_str());
-  CHECK(engine.listen_unix(std::string(200, 'x'), why) == EINVAL);
-  CHECK(engine.listen_tcp("127.0.0.1", port, host, port, why) == EADDRINUSE);
-  CHECK(engine.listen_tcp("not an address", 1, host, port, why) == EINVAL);
+  CHECK(engine.bind_unix(std::string(200, 'x'), why) == EINVAL);
+  CHECK(engine.bind_tcp("127.0.0.1", port, host, port, why) == EADDRINUSE);
+  CHECK(engine.bind_tcp("not an address", 1, host, port, why) == EINVAL);
   CHECK(engine.close(kCloseTime) == 0);
   CHECK(stat(path.c_str(), &status) != 0);  // removed
   // A stale socket file is replaced.
@@ -312,7 +313,8 @@ void socket_file() {
   CHECK(bind(stale, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
   close(stale);
   NbdVolume next(NbdShape{});
-  CHECK(next.engine->listen_unix(path, why) == 0);
+  CHECK(next.engine->bind_unix(path, why) == 0);
+  next.engine->accept_clients();
   const int again = dial_unix(path);
   CHECK(go(again) == kRepAck);
   close(again);

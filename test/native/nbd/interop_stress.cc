@@ -51,10 +51,11 @@ int serve(const std::string& path, uint32_t lanes, const std::string& mode) {
                                    : mode == "event" ? WaitMode::event
                                                      : WaitMode::adaptive));
   std::string why;
-  if (volume.engine->listen_unix(path, why) != 0) {
+  if (volume.engine->bind_unix(path, why) != 0) {
     std::fprintf(stderr, "%s\n", why.c_str());
     return 1;
   }
+  volume.engine->accept_clients();
   while (std::getchar() != EOF) {
   }
   for (uint32_t i = 0; i < lanes; i++) {
@@ -78,7 +79,8 @@ STRESS(nbd_interop) {
   const std::string uri = "'nbd+unix:///volume?socket=" + base + "'";
   NbdVolume volume(shape_of(4, WaitMode::adaptive));
   std::string why;
-  CHECK(volume.engine->listen_unix(base, why) == 0);
+  CHECK(volume.engine->bind_unix(base, why) == 0);
+  volume.engine->accept_clients();
   {
     std::vector<uint8_t> data(8 << 20);
     for (size_t at = 0; at < data.size(); at += 32 << 10) fill_noise(&data[at], 16 << 10, at);

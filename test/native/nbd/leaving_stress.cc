@@ -15,7 +15,8 @@ struct Served {
 
   explicit Served(const NbdShape& shape) : volume(shape) {
     std::string why;
-    CHECK(volume.engine->listen_unix(path, why) == 0);
+    CHECK(volume.engine->bind_unix(path, why) == 0);
+    volume.engine->accept_clients();
   }
 };
 

@@ -12,7 +12,8 @@ class Served {
  public:
   explicit Served(NbdShape shape) : volume(shape) {
     std::string why;
-    CHECK(volume.engine->listen_unix(path, why) == 0);
+    CHECK(volume.engine->bind_unix(path, why) == 0);
+    volume.engine->accept_clients();
   }
   const std::string path = fresh_path("/tmp/nbd_structured");
   NbdVolume volume;

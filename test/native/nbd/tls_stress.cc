@@ -19,7 +19,8 @@ class Served {
   explicit Served(TlsMode mode, uint32_t lanes = 2, AcceptorOptions acceptor = {})
       : volume(shape_of(mode, lanes, acceptor)) {
     std::string why;
-    CHECK(volume.engine->listen_unix(path, why) == 0);
+    CHECK(volume.engine->bind_unix(path, why) == 0);
+    volume.engine->accept_clients();
   }
   const std::string path = kBase + ".sock";
   NbdVolume volume;

@@ -100,19 +100,6 @@ void Engine::accept_clients() {
   bound_.clear();
 }
 
-int Engine::listen_unix(const std::string& path, std::string& why) {
-  const int error = bind_unix(path, why);
-  if (error == 0) accept_clients();
-  return error;
-}
-
-int Engine::listen_tcp(const std::string& host, uint16_t port, std::string& bound_host, uint16_t& bound_port,
-                       std::string& why) {
-  const int error = bind_tcp(host, port, bound_host, bound_port, why);
-  if (error == 0) accept_clients();
-  return error;
-}
-
 void Engine::stop_clients() {
   {
     const std::lock_guard lock(control_);

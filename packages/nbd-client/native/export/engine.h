@@ -53,10 +53,6 @@ class Engine final : public VolumeEngine, private Acceptor::Host {
   int bind_tcp(const std::string& host, uint16_t port, std::string& bound_host, uint16_t& bound_port,
                std::string& why);
   void accept_clients();
-  // Both at once.
-  int listen_unix(const std::string& path, std::string& why);
-  int listen_tcp(const std::string& host, uint16_t port, std::string& bound_host, uint16_t& bound_port,
-                 std::string& why);
   int attach_socketpair(uint32_t lane, int& descriptor);
   // Serves the queues of a ublk device, one by each lane, on duplicates of `device` (/dev/ublkcN). EBUSY. All
   // or none.

@@ -108,16 +108,24 @@ void describe(const KernelDevice& device, NetlinkMessage& message) {
   message.end(sockets);
 }
 
-}  // namespace
-
-int kernel_connect(const KernelDevice& device, uint32_t& index, std::string& why) {
+// Gives the family a command. `fill` adds what it is about. 0 or an errno value with `why`.
+template <typename Fill>
+int ask_family(uint8_t command, Fill fill, NetlinkAnswer& answer, std::string& why) {
   GenericNetlink netlink;
   uint16_t family;
   if (const int error = open_family(netlink, family, why); error != 0) return error;
-  NetlinkMessage message(family, NBD_CMD_CONNECT, NBD_GENL_VERSION);
-  describe(device, message);
-  const NetlinkAnswer answer = netlink.ask(message);
-  if (answer.error != 0) return explain(answer, why);
+  NetlinkMessage message(family, command, NBD_GENL_VERSION);
+  fill(message);
+  answer = netlink.ask(message);
+  return explain(answer, why);
+}
+
+}  // namespace
+
+int kernel_connect(const KernelDevice& device, uint32_t& index, std::string& why) {
+  NetlinkAnswer answer;
+  const auto about = [&device](NetlinkMessage& message) { describe(device, message); };
+  if (const int error = ask_family(NBD_CMD_CONNECT, about, answer, why); error != 0) return error;
   index = static_cast<uint32_t>(device.index);
   for_each_attribute(answer.payload, [&index](int type, std::span<const uint8_t> content) {
     if (type == NBD_ATTR_INDEX) attribute_value(content, index);
@@ -126,30 +134,23 @@ int kernel_connect(const KernelDevice& device, uint32_t& index, std::string& why
 }
 
 int kernel_reconfigure(const KernelDevice& device, std::string& why) {
-  GenericNetlink netlink;
-  uint16_t family;
-  if (const int error = open_family(netlink, family, why); error != 0) return error;
-  NetlinkMessage message(family, NBD_CMD_RECONFIGURE, NBD_GENL_VERSION);
-  describe(device, message);
-  return explain(netlink.ask(message), why);
+  NetlinkAnswer answer;
+  const auto about = [&device](NetlinkMessage& message) { describe(device, message); };
+  return ask_family(NBD_CMD_RECONFIGURE, about, answer, why);
 }
 
 int kernel_disconnect(uint32_t index, std::string& why) {
-  GenericNetlink netlink;
-  uint16_t family;
-  if (const int error = open_family(netlink, family, why); error != 0) return error;
-  NetlinkMessage message(family, NBD_CMD_DISCONNECT, NBD_GENL_VERSION);
-  message.add(NBD_ATTR_INDEX, index);
-  return explain(netlink.ask(message), why);
+  NetlinkAnswer answer;
+  const auto about = [index](NetlinkMessage& message) { message.add(NBD_ATTR_INDEX, index); };
+  return ask_family(NBD_CMD_DISCONNECT, about, answer, why);
 }
 
 int kernel_status(std::vector<KernelDeviceStatus>& devices, std::string& why) {
-  GenericNetlink netlink;
-  uint16_t family;
-  if (const int error = open_family(netlink, family, why); error != 0) return error;
-  NetlinkMessage message(family, NBD_CMD_STATUS, NBD_GENL_VERSION);
-  const NetlinkAnswer answer = netlink.ask(message);
-  if (answer.error != 0) return explain(answer, why);
+  NetlinkAnswer answer;
+  if (const int error = ask_family(
+          NBD_CMD_STATUS, [](NetlinkMessage&) {}, answer, why);
+      error != 0)
+    return error;
   devices = devices_of(answer.payload);
   return 0;
 }
