@@ -88,8 +88,9 @@ export function addServe(program: ProgramCommand, typed: string): void {
       if ((options.unix === undefined) === (options.tcp === undefined))
         throw new UsageError('give one of --unix <path> and --tcp <host:port>')
       const volume = volumeOf(options)
-      const address =
-        options.unix === undefined ? tcpAddress(options.tcp as string) : unixAddress(options.unix)
+      const { unix } = options
+      if (unix !== undefined) checkSocketPath(unix, '--unix')
+      const address = unix === undefined ? tcpAddress(options.tcp as string) : { unix }
       const exports = exportsOf(options, volume.size)
       const minimumBlockSize = options.minimumBlock
       if ((minimumBlockSize & (minimumBlockSize - 1)) !== 0)
@@ -102,11 +103,6 @@ export function addServe(program: ProgramCommand, typed: string): void {
       const signal = stopSignal()
       process.exitCode = await serve({ ...volume, address, exports, minimumBlockSize, tls, signal })
     })
-}
-
-function unixAddress(path: string): { unix: string } {
-  checkSocketPath(path, '--unix')
-  return { unix: path }
 }
 
 /** `host:port` or `[v6]:port`. */

@@ -1,6 +1,8 @@
+import { once } from 'node:events'
 import { existsSync, readdirSync, rmSync } from 'node:fs'
-import { type IncomingHttpHeaders, request } from 'node:http'
+import { type IncomingHttpHeaders, type IncomingMessage, request } from 'node:http'
 import { join } from 'node:path'
+import { text } from 'node:stream/consumers'
 import { EXIT } from '../command-line/exit-status.js'
 import { isElsewhere, PID_NAMESPACE } from './pid-namespace.js'
 import { checkDirectory, runtimeDirectory } from './runtime-directory.js'
@@ -88,38 +90,25 @@ export async function callControlSocket(
   return (await exchange(socketPath, method, path, body, timeoutMs)).result
 }
 
-function exchange(
+async function exchange(
   socketPath: string,
   method: 'GET' | 'POST',
   path: string,
   body?: unknown,
   timeoutMs = CALL_TIMEOUT_MS,
 ): Promise<{ result: unknown; headers: IncomingHttpHeaders }> {
-  return new Promise((resolve, reject) => {
-    const signal = AbortSignal.timeout(timeoutMs)
-    const failed = (error: Error) =>
-      reject(signal.aborted ? new Error(`${socketPath} does not answer`) : error)
-    const message = request({ socketPath, method, path, signal }, (reply) => {
-      let text = ''
-      reply.setEncoding('utf8')
-      reply.on('data', (piece: string) => {
-        text += piece
-      })
-      reply.on('error', failed)
-      reply.on('end', () => {
-        try {
-          const result: unknown = text === '' ? undefined : JSON.parse(text)
-          if ((reply.statusCode ?? 500) < 300) return resolve({ result, headers: reply.headers })
-          const { code, message: reason } = (result ?? {}) as { code?: string; message?: string }
-          reject(
-            Object.assign(new Error(reason ?? `${method} ${path}: status ${reply.statusCode}`), { code }),
-          )
-        } catch (failure) {
-          reject(failure)
-        }
-      })
-    })
-    message.on('error', failed)
+  const signal = AbortSignal.timeout(timeoutMs)
+  try {
+    const message = request({ socketPath, method, path, signal })
+    message.on('error', () => {}) // told here, or by the reply
     message.end(body === undefined ? undefined : JSON.stringify(body))
-  })
+    const [reply] = (await once(message, 'response')) as [IncomingMessage]
+    const received = await text(reply)
+    const result: unknown = received === '' ? undefined : JSON.parse(received)
+    if ((reply.statusCode ?? 500) < 300) return { result, headers: reply.headers }
+    const { code, message: reason } = (result ?? {}) as { code?: string; message?: string }
+    throw Object.assign(new Error(reason ?? `${method} ${path}: status ${reply.statusCode}`), { code })
+  } catch (failure) {
+    throw signal.aborted ? new Error(`${socketPath} does not answer`) : failure
+  }
 }

@@ -47,7 +47,8 @@ export async function openVolume<
     const slabSize = commonSlabSize(servers.map(({ session }) => session))
     await checkRoom(servers, options, slabSize)
     const context = (servers[0] as VolumeServer).session.context
-    const absent = absentBackup(given)
+    // The engine is to make the backup's file.
+    const absent = given.backup === undefined || existsSync(given.backup.file) ? undefined : given.backup.file
     engine = make(settingsOf(given, slabSize))
     newBackup = absent
     parts = new VolumeParts(engine, servers, context, options)
@@ -69,11 +70,6 @@ export async function openVolume<
     }
     throw failure
   }
-}
-
-/** @returns the backup's file, where the engine is to make it */
-function absentBackup({ backup }: VolumeOptions<VolumeEngine, object>): string | undefined {
-  return backup === undefined || existsSync(backup.file) ? undefined : backup.file
 }
 
 /** Spreads the slabs by the power of two choices. */

@@ -135,7 +135,8 @@ export class SwapServerSession {
     let failure: unknown
     for (const uri of uris) {
       try {
-        return await SwapServerSession.#openOne(uri, identity, options)
+        const connection = await connectControl(uri, identity, options)
+        return await SwapServerSession.over(uri, connection, identity, options)
       } catch (reason) {
         options.signal?.throwIfAborted()
         // Another address is no other session.
@@ -144,14 +145,6 @@ export class SwapServerSession {
       }
     }
     throw failure
-  }
-
-  static async #openOne(
-    uri: string,
-    identity: SessionIdentity | undefined,
-    options: SessionOptions,
-  ): Promise<SwapServerSession> {
-    return SwapServerSession.over(uri, await connectControl(uri, identity, options), identity, options)
   }
 
   /** @internal a session over a connection to a server at `uri`; the connection ends with it, or without it */
