@@ -124,14 +124,6 @@ int Lane::connect(uint32_t server, const QpRef& qp, const MrRef& mr) {
   return error;
 }
 
-int Lane::disconnect(uint32_t server) { return post({Command::Type::disconnect, server}); }
-
-int Lane::refill(uint32_t slab, uint32_t server) { return post({Command::Type::refill, server, slab}); }
-
-int Lane::yield() { return post({Command::Type::yield}); }
-
-int Lane::resume() { return post({Command::Type::resume}); }
-
 void Lane::take_back() {
   if (!let_go_.there.load(std::memory_order_acquire)) return;
   let_go_.qp = QpRef();

@@ -73,17 +73,17 @@ class Lane : protected OperationListener {
   int connect(uint32_t server, const QpRef& qp, const MrRef& mr);
   // The lane releases the queue pair to a server that has failed, before it acknowledges the next epoch. Then
   // take_back() follows. EAGAIN: the mailbox is full.
-  int disconnect(uint32_t server);
+  int disconnect(uint32_t server) { return post({Command::Type::disconnect, server}); }
   // Objects that the lane has released are destroyed here, not on the lane's thread.
   void take_back();
   // The refill lane's only. EAGAIN: the mailbox is full.
-  int refill(uint32_t slab, uint32_t server);
+  int refill(uint32_t slab, uint32_t server) { return post({Command::Type::refill, server, slab}); }
   // The client continues in another process: the lane begins no further request, answers those it has, and
   // gives the client away (event lane_yielded); see Front::part. EAGAIN: the mailbox is full.
-  int yield();
+  int yield() { return post({Command::Type::yield}); }
   // Continues with a connection that could not be given away, or has not been yet: then lane_yielded comes
   // now, without a socket. EAGAIN as yield().
-  int resume();
+  int resume() { return post({Command::Type::resume}); }
   // Lets the thread run on these processors only. EINVAL: it may run on none of them.
   int pin(const std::vector<uint32_t>& processors);
   void wake();

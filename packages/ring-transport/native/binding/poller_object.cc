@@ -115,10 +115,6 @@ void PollerObject::open(const Napi::CallbackInfo& info) {
   if (turns) define_bound(self, "turn", turn, poller_.get());
 }
 
-PollerObject::~PollerObject() { end(); }
-
-void PollerObject::at_exit(void* self) { static_cast<PollerObject*>(self)->end(); }
-
 void PollerObject::end() {
   if (ended_) return;
   ended_ = true;
@@ -222,9 +218,5 @@ void PollerObject::set_ref(const Napi::CallbackInfo& info) {
   const bool on = info[0].As<Napi::Boolean>();
   watch_ != nullptr ? watch_->set_ref(on) : doorbell_.set_ref(info.Env(), on);
 }
-
-void PollerObject::wake(const Napi::CallbackInfo&) { poller_->wake(); }
-
-void PollerObject::stop(const Napi::CallbackInfo&) { end(); }
 
 }  // namespace rdmakit::ring::binding

@@ -17,7 +17,7 @@ class PollerObject final : public Napi::ObjectWrap<PollerObject> {
  public:
   static Napi::Function define(Napi::Env env);
   explicit PollerObject(const Napi::CallbackInfo& info);
-  ~PollerObject() override;
+  ~PollerObject() override { end(); }
 
  private:
   // Wraps `Method`; JavaScript gets an error if memory runs out in it.
@@ -39,11 +39,11 @@ class PollerObject final : public Napi::ObjectWrap<PollerObject> {
   void detach(const Napi::CallbackInfo& info);
   void release(const Napi::CallbackInfo& info);
   void set_ref(const Napi::CallbackInfo& info);
-  void wake(const Napi::CallbackInfo& info);
-  void stop(const Napi::CallbackInfo& info);
+  void wake(const Napi::CallbackInfo&) { poller_->wake(); }
+  void stop(const Napi::CallbackInfo&) { end(); }
 
   void end();
-  static void at_exit(void* self);
+  static void at_exit(void* self) { static_cast<PollerObject*>(self)->end(); }
 
   // Shared with the ArrayBuffer over its event ring.
   std::shared_ptr<Poller> poller_;

@@ -14,14 +14,10 @@ namespace rdmakit::iwarp {
 Connection::Connection()
     : ConnectionOf(ProgressThread::instance(), device_context(), kMpaMaxPrivateData - kMpaEnhancedLength) {}
 
-Connection::~Connection() { close(); }
-
 void Connection::closing() {
   // An initiator without an answer takes this for a responder of revision 1, and asks again.
   if (state_ == State::requested && !answered_) send_rejection({});
 }
-
-void Connection::release() { socket_.reset(); }
 
 int Connection::resolve(const sockaddr* address, socklen_t length, int timeout_ms) {
   const bool ipv4 = length >= sizeof(sockaddr_in) && address->sa_family == AF_INET;
@@ -57,8 +53,6 @@ int Connection::take_parameters(const ConnectParameters& parameters) {
   outbound_reads_ = depth(parameters.initiator_depth);
   return 0;
 }
-
-std::vector<uint8_t> Connection::take_private_data() { return std::move(peer_frame_.private_data); }
 
 void Connection::socket_ready(Events& events) {
   if (state_ == State::connecting) {

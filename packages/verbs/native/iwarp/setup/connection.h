@@ -21,7 +21,7 @@ namespace rdmakit::iwarp {
 
 class Connection final : public software::ConnectionOf<Connection, QueuePair> {
  public:
-  ~Connection() override;
+  ~Connection() override { close(); }
 
   int listen(const sockaddr* address, socklen_t length, int backlog) override;
   int resolve(const sockaddr* address, socklen_t length, int timeout_ms) override;
@@ -37,10 +37,10 @@ class Connection final : public software::ConnectionOf<Connection, QueuePair> {
 
   // connection.cc
   void closing() override;
-  void release() override;
+  void release() override { socket_.reset(); }
   int take_parameters(const ConnectParameters& parameters) override;
   void queue_pair_over(int status, Events& events) override;
-  std::vector<uint8_t> take_private_data() override;
+  std::vector<uint8_t> take_private_data() override { return std::move(peer_frame_.private_data); }
   void socket_ready(Events& events) override;
   void deadline_over(Events& events) override;
 

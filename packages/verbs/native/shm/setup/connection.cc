@@ -12,8 +12,6 @@ namespace rdmakit::shm {
 
 Connection::Connection() : ConnectionOf(ProgressThread::instance(), device_context(), kMaxPrivateData) {}
 
-Connection::~Connection() { close(); }
-
 void Connection::stop_watching() {
   if (socket() >= 0) ProgressThread::instance().unwatch(socket());
 }
@@ -69,8 +67,6 @@ void Connection::queue_pair_over(int status, Events& events) {
                     {},
                     nullptr});
 }
-
-std::vector<uint8_t> Connection::take_private_data() { return std::exchange(peer_private_data_, {}); }
 
 void Connection::socket_ready(Events& events) {
   if (state_ == State::completing || state_ == State::established) {

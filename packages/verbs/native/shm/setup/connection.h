@@ -7,6 +7,7 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "shm/progress_thread.h"
@@ -19,7 +20,7 @@ namespace rdmakit::shm {
 
 class Connection final : public software::ConnectionOf<Connection, QueuePair> {
  public:
-  ~Connection() override;
+  ~Connection() override { close(); }
 
   int listen(const sockaddr* address, socklen_t length, int backlog) override;
   int resolve(const sockaddr* address, socklen_t length, int timeout_ms) override;
@@ -43,7 +44,7 @@ class Connection final : public software::ConnectionOf<Connection, QueuePair> {
   void closing() override;
   void release() override;
   void queue_pair_over(int status, Events& events) override;
-  std::vector<uint8_t> take_private_data() override;
+  std::vector<uint8_t> take_private_data() override { return std::exchange(peer_private_data_, {}); }
   void socket_ready(Events& events) override;
   void deadline_over(Events& events) override;
 
