@@ -133,7 +133,7 @@ void errors() {
     Window window(pair.server->pd);
     bind(*pair.server, window, far, 0, 64);
     CHECK(provider().dereg_mr(far.mr) == EBUSY);
-    CHECK(provider().rereg_mr(far.mr, IBV_REREG_MR_CHANGE_ACCESS, nullptr, nullptr, 0, 0) == EINVAL);
+    CHECK(provider().rereg_mr(far.mr, IBV_REREG_MR_CHANGE_ACCESS, nullptr, nullptr, 0, 0) == EBUSY);
     bind(*pair.server, window, far, 0, 32, kAll, IBV_WC_MW_BIND_ERR);  // it is bound
     CHECK(provider().dereg_mr(far.mr) == EBUSY);
     pair.server->destroy_qp();  // and now it is not

@@ -14,12 +14,21 @@ export type VolumeOptions = RemoteVolumeOptions<BlockEngine, FrontOptions>
 
 /** A volume of remote memory that NBD clients, or the kernel's devices, use. */
 export class Volume extends RemoteVolume<BlockEngine> {
-  /** {@link openVolume} of remote-volume. @throws what that throws */
+  /**
+   * Opens sessions, places every slab and makes the lanes: a page write never waits for JavaScript.
+   * @throws VerbsError: a server cannot be reached; UsageError: servers that do not fit together;
+   *   SwapServerError: a server refused, or ENOSPC: they hold too little
+   */
   static open(options: VolumeOptions): Promise<Volume> {
     return openVolume(options, makeEngine, Volume)
   }
 
-  /** {@link takeOverVolume} of remote-volume. Repair waits for {@link Volume.start}. @throws what that throws */
+  /**
+   * Goes on with the volume of a process that has ended, or left it: its page map and slab map are in `options.engine`, its
+   * servers in `kept`. Servers that do not give their session back have failed. Repair waits for {@link Volume.start}.
+   * @throws FencedError: another process has the volume; Error when no server gives its session back and there is no
+   *   backup; EBUSY: another process has the maps; ConfigurationError: they are not there, of another volume, or damaged
+   */
   static takeOver(options: VolumeOptions, kept: KeptVolume): Promise<{ volume: Volume; adopted: Adopted }> {
     return takeOverVolume(options, kept, makeEngine, Volume)
   }

@@ -91,8 +91,7 @@ class ShmProvider final : public Base {
     return static_cast<ProtectionDomain*>(pd)->add(reinterpret_cast<uint64_t>(address), length, access);
   }
   int remove_key(ibv_pd* pd, uint32_t key) override {
-    const int error = static_cast<ProtectionDomain*>(pd)->remove(key, PeerCopies::awaited);
-    return error == EBUSY ? EINVAL : error;
+    return static_cast<ProtectionDomain*>(pd)->remove(key, PeerCopies::awaited);
   }
 };
 
