@@ -89,21 +89,17 @@ export function collectRingMetrics(registry: Registry, sources: RingMetricsSourc
     names.push(PREFIX + name)
     return { name: PREFIX + name, help, registers: [registry] }
   }
-  const counter = (name: string, help: string, value: () => number) =>
-    new Counter({
-      ...metric(name, help),
-      collect() {
-        this.reset()
-        this.inc(value())
-      },
-    })
-  const gauge = (name: string, help: string, value: () => number) =>
-    new Gauge({
-      ...metric(name, help),
-      collect() {
-        this.set(value())
-      },
-    })
+  const scraped =
+    (Kind: typeof Counter<string> | typeof Gauge<string>) =>
+    (name: string, help: string, value: () => number) =>
+      new Kind({
+        ...metric(name, help),
+        collect() {
+          this.reset()
+          this.inc(value())
+        },
+      })
+  const [counter, gauge] = [scraped(Counter), scraped(Gauge)]
   if (connections ?? server ?? client) {
     for (const [name, help, statistic] of COUNTERS) counter(name, help, () => scrape.statistics[statistic])
     for (const [name, help, statistic] of GAUGES) gauge(name, help, () => scrape.statistics[statistic])

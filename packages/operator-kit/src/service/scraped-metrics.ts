@@ -11,31 +11,19 @@ export function scrapedMetrics(
   registry: Registry,
   prefix: string,
 ): { readonly gauge: AddScraped; readonly counter: AddScraped } {
-  const registers = [registry]
-  return {
-    gauge: (name, help, labelNames, read) => {
-      new Gauge({
+  const scraped =
+    (Kind: typeof Gauge<string> | typeof Counter<string>): AddScraped =>
+    (name, help, labelNames, read) => {
+      new Kind({
         name: prefix + name,
         help,
         labelNames,
-        registers,
-        collect() {
-          this.reset()
-          for (const [labels, value] of read()) this.set(labels, value)
-        },
-      })
-    },
-    counter: (name, help, labelNames, read) => {
-      new Counter({
-        name: prefix + name,
-        help,
-        labelNames,
-        registers,
+        registers: [registry],
         collect() {
           this.reset()
           for (const [labels, value] of read()) this.inc(labels, value)
         },
       })
-    },
-  }
+    }
+  return { gauge: scraped(Gauge), counter: scraped(Counter) }
 }
