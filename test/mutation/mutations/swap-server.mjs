@@ -332,4 +332,20 @@ export const mutations = [
     why: 'What a peer takes of memory by not reading answers is not known to whoever limits it.',
     tests: ['unit packages/ring-transport/test/process/faults.test.ts'],
   },
+  {
+    name: 'requests-without-a-window',
+    file: source('server/control-request'),
+    find: 'if (this.#left-- > 0)',
+    replace: 'if (this.#left-- > -1_000_000)',
+    why: "A client that asks without end takes the server's processor from the pages of others.",
+    tests: [unit('admission/small-tenant')],
+  },
+  {
+    name: 'later-requests-go-first',
+    file: source('server/control-request'),
+    find: 'if (this.#next !== undefined) return this.#next\n',
+    replace: '',
+    why: 'A request is answered before one that was sent earlier: a slab is freed before it is had.',
+    tests: [unit('session/request-window')],
+  },
 ]

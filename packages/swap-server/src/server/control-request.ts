@@ -1,3 +1,4 @@
+import { setTimeout as delay } from 'node:timers/promises'
 import { control } from '../protocol/messages.js'
 import { Refusal } from '../protocol/refusal.js'
 import type { Actor } from './audit-log.js'
@@ -53,5 +54,35 @@ function decode(bytes: Uint8Array): control.Request {
     return control.Request.decode(bytes)
   } catch {
     throw new Refusal('EPROTO', 'the request cannot be decoded')
+  }
+}
+
+/** Milliseconds of a window, and the requests that are answered in it. */
+const WINDOW_MS = 16
+const MOST = 64
+
+/**
+ * When the requests of one session are answered: those beyond so many wait for the next window, all of them together and in
+ * their order. A client that asks without end has the server wake 60 times a second for it, not a thousand times.
+ */
+export class RequestWindow {
+  #since = Number.NEGATIVE_INFINITY
+  #left = 0
+  /** settles with the next window, for which some wait */
+  #next: Promise<void> | undefined
+
+  /** @returns undefined: the request is answered now; else what it waits for, to ask again then */
+  turn(now = performance.now()): Promise<void> | undefined {
+    if (this.#next !== undefined) return this.#next
+    if (now - this.#since >= WINDOW_MS) {
+      this.#since = now
+      this.#left = MOST
+    }
+    if (this.#left-- > 0) return undefined
+    const open = () => {
+      this.#next = undefined
+    }
+    this.#next = delay(this.#since + WINDOW_MS - now, undefined, { ref: false }).then(open)
+    return this.#next
   }
 }

@@ -2,7 +2,7 @@ import type { ControlConnection } from '../protocol/control-connection.js'
 import type { control } from '../protocol/messages.js'
 import { Refusal } from '../protocol/refusal.js'
 import { askActivity, askReclaim, tellEnding } from '../protocol/server-requests.js'
-import { type Asking, answerRequest } from './control-request.js'
+import { type Asking, answerRequest, RequestWindow } from './control-request.js'
 import type { SlabOwner } from './memory/reclaim.js'
 import type { SessionHost } from './session-host.js'
 import type { SessionSlabs } from './session-slabs.js'
@@ -30,6 +30,7 @@ export class SessionControl implements SlabOwner {
   readonly #session: Served
   readonly #slabs: SessionSlabs
   #connection: ControlConnection | undefined
+  readonly #window = new RequestWindow()
   /** bytes that its connection takes of its tenant's */
   #memory = 0
   #over = false
@@ -78,13 +79,28 @@ export class SessionControl implements SlabOwner {
     this.#charge(connection.memory)
     connection.handle(({ data }) => {
       if (this.#connection === connection) this.#hear(connection)
-      return answerRequest(this.#host, this.#session, data, (request) => this.#dispatch(connection, request))
+      const turn = this.#window.turn()
+      return turn === undefined ? this.#answer(connection, data) : this.#answerLater(connection, data, turn)
     })
     void connection.closed.then((reason) => {
       if (this.#connection === connection) this.#session.loseControl(reason?.message ?? 'the client left')
     })
     this.#host.lending.reclaim.resumed(this)
     void before?.close({ drain: false })
+  }
+
+  #answer(connection: ControlConnection, data: Uint8Array): Promise<Uint8Array> {
+    return answerRequest(this.#host, this.#session, data, (request) => this.#dispatch(connection, request))
+  }
+
+  async #answerLater(
+    connection: ControlConnection,
+    data: Uint8Array,
+    first: Promise<void>,
+  ): Promise<Uint8Array> {
+    for (let turn: Promise<void> | undefined = first; turn !== undefined; turn = this.#window.turn())
+      await turn
+    return await this.#answer(connection, data)
   }
 
   #hear(connection: ControlConnection): void {

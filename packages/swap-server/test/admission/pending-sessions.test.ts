@@ -89,7 +89,7 @@ describe('pending sessions', () => {
     await pass(GRACE)
     expect([second.turn, third.turn]).toEqual([true, undefined])
     visitor()
-    await pass(8)
+    await pass(12)
     expect([third.turn, fourth.turn]).toEqual([true, undefined])
   })
 
@@ -99,11 +99,11 @@ describe('pending sessions', () => {
     const [refused, next] = [waits(false), waits(false)]
     await pass(0)
     expect([refused.turn, next.turn]).toEqual([true, undefined])
-    await pass(16)
+    await pass(24)
     expect([next.turn, pending.size]).toEqual([true, 2])
   })
 
-  it('lets one who comes back at once wait for 16 ms, and the first of a crowd for 4', async () => {
+  it('lets one who comes back at once wait for 24 ms, and the first of a crowd for 4', async () => {
     const served = async (others: number) => {
       pending.close('it is replaced')
       pending = made(32, 32)
@@ -114,7 +114,7 @@ describe('pending sessions', () => {
       for (; next.turn === undefined; passed++) await pass(1)
       return passed
     }
-    expect([await served(0), await served(1), await served(3), await served(30)]).toEqual([16, 8, 4, 4])
+    expect([await served(0), await served(1), await served(3), await served(30)]).toEqual([24, 12, 6, 4])
   })
 
   it('keeps nobody in line for longer than its deadline', async () => {

@@ -165,6 +165,16 @@ describe('a small tenant that takes what it can', () => {
   })
 })
 
+it('has 64 requests answered in 16 ms, and those beyond in their order later', async () => {
+  const small = await session('small')
+  const began = performance.now()
+  const ended: number[] = []
+  await Promise.all(Array.from({ length: 200 }, (_, i) => small.query().then(() => ended.push(i))))
+  // Three windows have passed; a timer may be a millisecond early.
+  expect(performance.now() - began).toBeGreaterThanOrEqual(3 * 15)
+  expect(ended).toEqual(Array.from({ length: 200 }, (_, i) => i))
+})
+
 describe('the pace of a tenant', () => {
   it('is a burst at once, then a turn each 2 ms; a pause earns as much of a burst again', () => {
     const pace = new Pace()

@@ -33,7 +33,7 @@ interface Waiting {
  * few wait, nobody waits longer than one of the longer steps, and a peer that comes back at once each time costs little; of
  * a crowd, each is served after one of the shorter.
  */
-const LONGEST_STEP_MS = 16
+const LONGEST_STEP_MS = 24
 const SHORTEST_STEP_MS = 4
 
 /**
