@@ -5,19 +5,25 @@ import { describe, expect, it } from 'vitest'
 import { effort } from '../../../../test/effort.js'
 import { growth } from '../../../../test/growth.js'
 import { type ConnectOptions, Poller, RingConnection, type RingMessage, RingServer } from '../../src/index.js'
-import { PROVIDERS, pair } from '../helpers/pair.js'
+import { type Pair, PROVIDERS, pair } from '../helpers/pair.js'
 import { differing, HANG_MS, pattern, sendAll, startPeer } from '../helpers/processes.js'
 import { descriptors, residentBytes } from '../helpers/resources.js'
 
 const UsageError = expect.objectContaining({ name: 'UsageError' })
 
+/** The ring of `a` is not free behind a message that it retains. @returns what releases it */
+async function blockedRing({ a, b }: Pair): Promise<() => void> {
+  const held: RingMessage[] = []
+  a.views.subscribe((message) => held.push(message.retain()))
+  b.send(pattern(8, 1))
+  await expect.poll(() => held.length).toBe(1)
+  return () => held[0]?.release()
+}
+
 /** That a peer loses its connection which holds its ring, and asks for `asks` answers of 100 kB. */
 async function losesUntaken(uri: string, asks: number, options: ConnectOptions = {}): Promise<void> {
   await using ends = await pair(uri, options)
-  const held: RingMessage[] = []
-  ends.a.views.subscribe((message) => held.push(message.retain()))
-  ends.b.send(pattern(8, 1))
-  await expect.poll(() => held.length).toBe(1)
+  const release = await blockedRing(ends)
   // All of them begin before the first has answered, or the memory would be bounded without an end of the connection.
   const { promise: allBegun, resolve: begin } = deferred<void>()
   let begun = 0
@@ -29,7 +35,7 @@ async function losesUntaken(uri: string, asks: number, options: ConnectOptions =
   const asked = Array.from({ length: asks }, () => ends.a.request(new Uint8Array(8), { timeout: HANG_MS }))
   for (const one of asked) one.catch(() => {})
   expect(await ends.b.closed).toMatchObject({ code: 'ENOBUFS' })
-  for (const message of held) message.release()
+  release()
 }
 
 describe.each(PROVIDERS)('over %s', (_, uri) => {
@@ -45,10 +51,7 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
     await using ends = await pair(uri(), { capacity }, { capacity })
     const rings = 2 * capacity
     expect([ends.a.memory, ends.b.memory]).toEqual([rings, rings])
-    const held: RingMessage[] = []
-    ends.a.views.subscribe((message) => held.push(message.retain()))
-    ends.b.send(pattern(8, 1))
-    await expect.poll(() => held.length).toBe(1)
+    const release = await blockedRing(ends)
     const asked = 8
     const { promise: allBegun, resolve: begin } = deferred<void>()
     let begun = 0
@@ -63,7 +66,7 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
     // The ring has room for two or three of them, until what comes before them is released.
     await expect.poll(() => ends.b.memory).toBeGreaterThan(rings + 5 * 20_000)
     expect(ends.b.memory).toBeLessThan(rings + asked * 22_000)
-    for (const message of held) message.release()
+    release()
     await Promise.all(answers)
     await expect.poll(() => ends.b.memory).toBe(rings)
   })
