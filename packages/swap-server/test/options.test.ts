@@ -45,6 +45,7 @@ describe('the limits of a server', () => {
     ['sessionTimeout', 0],
     ['maxLinger', Number.NaN],
     ['maxLinger', 2 ** 31],
+    ['controlMemory', Number.NaN],
     ['maxSessions', Number.NaN],
     ['maxSessions', -1],
     ['maxDataConnections', 1.5],
@@ -52,6 +53,12 @@ describe('the limits of a server', () => {
     ['bandwidth', -1],
   ])('%s is not %d', (name, value) => {
     expect(() => new SwapServer({ memory: MIB, slabSize: MIB, [name]: value })).toThrow(UsageError)
+  })
+
+  it.each([0, 32_768, 2 ** 32 - 1])('are those of %d sessions', async (maxSessions) => {
+    const server = new SwapServer({ memory: MIB, slabSize: MIB, maxSessions })
+    expect([server.maxSessions, server.controlMemory]).toEqual([maxSessions, maxSessions * 2 ** 17])
+    await server.close()
   })
 
   it('may be none', () => {

@@ -93,7 +93,7 @@ export class SwapServer {
     })
     this.tenants = tenants
     const { controlMemory = 2 ** 17 * this.maxSessions } = options
-    this.controlMemory = integerInRange('controlMemory', controlMemory)
+    this.controlMemory = integerInRange('controlMemory', controlMemory, 0, Number.MAX_SAFE_INTEGER)
     this.bandwidth = new Bandwidth(bandwidth, tenants)
     this.audit = options.audit ?? new AuditLog(this.log)
     this.#sessions = new Sessions(this, () => this.#listeners.budget)
