@@ -84,7 +84,7 @@ for (const table of tables)
     for (const [, target] of line.matchAll(/\]\(([^)\s]+)\)/g))
       if (!target.startsWith('https:')) checkLink(place, target)
     const [, promise, tests, tier] = /^\| (.+) \| (.+) \| (npm test|\.ci\/run|soak) \|$/.exec(line) ?? []
-    if (promise !== undefined) for (const each of tests.split('; ')) checkTest(place, each, tier)
+    if (promise !== undefined) for (const each of tests.split(/; (?=`)/)) checkTest(place, each, tier)
   }
 const sections = text(promises).split('\n')
 for (const page of readdirSync(folder))
