@@ -28,6 +28,7 @@ interface Sample {
 /**
  * @param milliseconds for each thing that is timed
  * @param cores without them, each process gets what the scheduler gives it
+ * @param warmUp milliseconds before each kind of traffic is timed
  */
 export async function pair(
   build: Build,
@@ -36,6 +37,7 @@ export async function pair(
   folder: string,
   milliseconds: number,
   cores?: Cores,
+  warmUp = milliseconds,
 ): Promise<Figures> {
   for (const socket of ['unix.sock', 'shm.sock', 'zeromq.ipc']) rmSync(join(folder, socket), { force: true })
   const peer = build.script('ringPeer')
@@ -44,7 +46,7 @@ export async function pair(
   await using listening = new Child(listen, listenArgs)
   const [, uri] = await listening.prints(/^listening (\S+)$/m)
   const tests = rateOnly === true ? 'rate' : 'both'
-  const what = [transport, uri as string, String(size), String(milliseconds), tests]
+  const what = [transport, uri as string, String(size), String(milliseconds), tests, String(warmUp)]
   const [connect, ...connectArgs] = pinned(cores?.connecting, [...peer, 'connect', ...what])
   const { stdout } = await run(connect, connectArgs, { timeout: DEADLINE_MS, killSignal: 'SIGKILL' })
   const { latency, rate }: Sample = JSON.parse(stdout)

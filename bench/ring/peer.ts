@@ -6,7 +6,7 @@ import { answering, requests } from './requests.js'
 import type { RingChoice } from './ring.js'
 import { type Driver, latency, messages, rate, respond } from './traffic.js'
 
-const [, , role, name, where, sizeText, milliseconds, tests = 'both'] = process.argv as string[]
+const [, , role, name, where, sizeText, milliseconds, tests = 'both', warmUp] = process.argv as string[]
 const size = Number(sizeText)
 
 // Each is loaded when it is measured: an addon that is not needed takes its time too.
@@ -74,9 +74,10 @@ else {
   {
     await using driver = await traffic.connect()
     const time = Number(milliseconds)
+    const warm = Number(warmUp ?? milliseconds)
     const result = {
-      ...(tests !== 'rate' && { latency: await latency(driver, time) }),
-      ...(tests !== 'latency' && { rate: await rate(driver, size, time) }),
+      ...(tests !== 'rate' && { latency: await latency(driver, time, warm) }),
+      ...(tests !== 'latency' && { rate: await rate(driver, size, time, warm) }),
     }
     console.log(JSON.stringify(result))
   }

@@ -72,11 +72,11 @@ export function messages(endpoint: Endpoint, size: number): Driver {
   }
 }
 
-/** Round trips for about `milliseconds` each way of timing. */
-export async function latency(driver: Driver, milliseconds: number): Promise<Latency> {
+/** Round trips for about `milliseconds` each way of timing, after `warmUp` milliseconds of them at most. */
+export async function latency(driver: Driver, milliseconds: number, warmUp: number): Promise<Latency> {
   const start = performance.now()
   let warm = 0
-  while (warm < WARM_UP_ROUNDS && performance.now() - start < milliseconds) {
+  while (warm < WARM_UP_ROUNDS && performance.now() - start < warmUp) {
     await driver.roundTrips(LEAST_ROUNDS)
     warm += LEAST_ROUNDS
   }
@@ -127,20 +127,22 @@ async function roundTrips(
 
 /**
  * Messages one way, or requests: the median of five bursts that take about `milliseconds` in all, each from the first
- * message until the receiver has reported the last.
+ * message until the receiver has reported the last, after bursts of `warmUp` milliseconds.
  */
-export async function rate(driver: Driver, size: number, milliseconds: number): Promise<Rate> {
+export async function rate(
+  driver: Driver,
+  size: number,
+  milliseconds: number,
+  warmUp: number,
+): Promise<Rate> {
   const start = performance.now()
   const each = milliseconds / BURSTS
   let fastest = 0
   // Warms up, and finds out how many messages fill the time: the fastest burst tells, which nothing disturbed.
-  for (
-    let count = FIRST_COUNT, took = 0;
-    took < each && performance.now() - start < milliseconds;
-    count *= 2
-  ) {
-    took = await driver.burst(count)
+  for (let count = FIRST_COUNT; performance.now() - start < warmUp; ) {
+    const took = await driver.burst(count)
     fastest = Math.max(fastest, count / took)
+    if (took < each) count *= 2
   }
   const count = Math.max(LEAST_COUNT, Math.round(fastest * each))
   const times: number[] = []
