@@ -225,13 +225,7 @@ export interface VolumeAddon {
     queuePairs: (VerbsHandle | undefined)[],
     memoryRegions: VerbsHandle[],
   ): { index: number; warnings: string[] }
-  addRefillLane(
-    engine: NativeEngine,
-    completionQueue: VerbsHandle,
-    channel: VerbsHandle | undefined,
-    queuePairs: (VerbsHandle | undefined)[],
-    memoryRegions: VerbsHandle[],
-  ): { index: number; warnings: string[] }
+  addRefillLane: VolumeAddon['addLane']
   connectServer(
     engine: NativeEngine,
     lane: number,

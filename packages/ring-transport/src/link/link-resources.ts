@@ -61,6 +61,8 @@ export class LinkResources {
       maxInlineData: settings.maxInlineData,
     })
     this.connection = poller.attach(
+      this.frames,
+      this.#entries,
       queuePair.handle,
       ring.handle,
       log2Capacity,
@@ -68,8 +70,6 @@ export class LinkResources {
       sendDepth,
       signalEvery,
       version,
-      this.#entries,
-      this.frames,
     )
     this.frames.connection = this.connection
     this.counters = new LinkCounters(poller.native, this.connection)

@@ -2,7 +2,6 @@ import {
   type CompletionChannel,
   type CompletionQueue,
   type Context,
-  type Handle,
   UsageError,
   VerbsError,
 } from '@rdmakit/verbs'
@@ -176,28 +175,10 @@ export class Poller {
   }
 
   /** @internal takes on a queue pair; its receives are posted when this returns */
-  attach(
-    queuePair: Handle,
-    ring: Handle,
-    log2Capacity: number,
-    receiveDepth: number,
-    sendDepth: number,
-    signalEvery: number,
-    version: number,
-    entries: number,
-    sink: FrameSink,
-  ): number {
+  attach(sink: FrameSink, entries: number, ...queuePair: Parameters<NativePoller['attach']>): number {
     if (this.#closed) throw new UsageError('the poller is closed')
     this.#provide(this.#entriesUsed + entries)
-    const connection = this.#native.attach(
-      queuePair,
-      ring,
-      log2Capacity,
-      receiveDepth,
-      sendDepth,
-      signalEvery,
-      version,
-    )
+    const connection = this.#native.attach(...queuePair)
     this.#entriesUsed += entries
     this.#sinks.set(connection, sink)
     this.#lastConnection = -1

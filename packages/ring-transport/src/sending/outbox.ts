@@ -210,13 +210,8 @@ export class Outbox {
   }
 
   /** {@link post} of a frame that has found no room, or of a message longer than a frame. */
-  wait(
-    fields: FrameFields,
-    bytes: Uint8Array | Promise<Uint8Array>,
-    wanted: () => boolean,
-    onSent: () => void,
-  ): Promise<void> {
-    return this.#waiting.wait(fields, bytes, wanted, onSent)
+  wait(...frame: Parameters<WaitingFrames['wait']>): Promise<void> {
+    return this.#waiting.wait(...frame)
   }
 
   /** Sends the last frame: from it on, all tells when it has left, for {@link drained}. */

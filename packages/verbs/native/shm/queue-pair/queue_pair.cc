@@ -10,6 +10,7 @@
 #include "shm/completion/completion_queue.h"
 #include "shm/device.h"
 #include "shm/memory/protection_domain.h"
+#include "shm/queue-pair/queue_pair_request.h"
 #include "shm/setup/connection.h"
 
 namespace rdmakit::shm {

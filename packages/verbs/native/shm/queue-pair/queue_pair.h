@@ -151,18 +151,7 @@ class QueuePair final : public software::QueuePairBase {
   struct Request;
   struct Outcome;
   class Pieces;
-  struct SendWork {
-    uint64_t wr_id;
-    uint64_t remote_address;
-    uint64_t compare_add;
-    uint64_t swap;
-    uint32_t remote_key;
-    uint64_t length;
-    uint32_t immediate;  // in network byte order
-    uint32_t sge_count;
-    ibv_wr_opcode opcode;
-    unsigned flags;
-  };
+  struct SendWork;
   QueuePair(ibv_pd* pd, const ibv_qp_init_attr& attributes, AreaShape shape);
 
   int reset();

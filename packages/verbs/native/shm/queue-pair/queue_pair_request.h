@@ -1,4 +1,4 @@
-// One send work request on its way, and how it went. Only for queue_pair_send.cc and _execute.cc.
+// One send work request on its way, or waiting for its turn, and how it went. Only for queue_pair*.cc.
 #pragma once
 
 #include "shm/queue-pair/queue_pair.h"
@@ -50,6 +50,12 @@ struct QueuePair::Request {
       sge_count = 0;
     }
   }
+};
+
+struct QueuePair::SendWork {
+  uint64_t wr_id;
+  unsigned flags;
+  Request request;
 };
 
 struct QueuePair::Outcome {

@@ -111,20 +111,13 @@ void QueuePair::report_send(uint64_t wr_id, ibv_wr_opcode opcode, uint32_t lengt
 void QueuePair::enqueue(const ibv_send_wr& request, uint32_t length) {
   SendWork& work = send_works_[send_tail_ & send_mask_];
   const Request what(request, length);
-  work.wr_id = request.wr_id;
-  work.remote_address = what.remote_address;
-  work.remote_key = what.remote_key;
-  work.compare_add = what.compare_add;
-  work.swap = what.swap;
-  work.immediate = what.immediate;
-  work.length = what.length;
-  work.opcode = request.opcode;
-  work.flags = request.send_flags;
-  work.sge_count = 0;
+  work = {request.wr_id, request.send_flags, what};
   ibv_sge* to = &send_sges_[size_t{send_tail_ & send_mask_} * cap_.max_send_sge];
+  work.request.sges = to;
   if (what.inlined) {
     uint8_t* bytes = inline_data(send_tail_);
-    if (length > 0) to[work.sge_count++] = {reinterpret_cast<uint64_t>(bytes), length, 0};
+    work.request.sge_count = 0;
+    if (length > 0) to[work.request.sge_count++] = {reinterpret_cast<uint64_t>(bytes), length, 0};
     for (uint32_t i = 0; i < what.sge_count; i++) {
       const ibv_sge& sge = request.sg_list[i];
       if (sge.length > 0) std::memcpy(bytes, reinterpret_cast<const void*>(sge.addr), sge.length);
@@ -132,7 +125,6 @@ void QueuePair::enqueue(const ibv_send_wr& request, uint32_t length) {
     }
   } else {
     std::copy_n(request.sg_list, what.sge_count, to);
-    work.sge_count = what.sge_count;
   }
   send_tail_++;
 }
@@ -142,23 +134,12 @@ bool QueuePair::drain() {
   bool good = true;
   while (good && send_head_ != send_tail_) {
     const SendWork& work = send_works_[send_head_ & send_mask_];
-    Request request;
-    request.opcode = work.opcode;
-    request.inlined = work.flags & IBV_SEND_INLINE;
-    request.solicited = work.flags & IBV_SEND_SOLICITED;
-    request.sges = &send_sges_[size_t{send_head_ & send_mask_} * cap_.max_send_sge];
-    request.sge_count = work.sge_count;
-    request.length = work.length;
-    request.remote_address = work.remote_address;
-    request.remote_key = work.remote_key;
-    request.compare_add = work.compare_add;
-    request.swap = work.swap;
-    request.immediate = work.immediate;
-    const Outcome outcome = execute(request);
+    const Outcome outcome = execute(work.request);
     if (outcome.waits) break;
     const bool signaled = signal_all_ || (work.flags & IBV_SEND_SIGNALED);
     send_head_++;
-    good = settle(outcome, work.wr_id, work.opcode, static_cast<uint32_t>(work.length), signaled);
+    good = settle(outcome, work.wr_id, work.request.opcode, static_cast<uint32_t>(work.request.length),
+                  signaled);
   }
   let_go();
   if (send_head_ == send_tail_) set_waiting(false);
@@ -203,7 +184,7 @@ void QueuePair::flush_sends(ibv_wc_status oldest) {
   ibv_wc_status status = oldest;
   while (send_head_ != send_tail_) {
     const SendWork& work = send_works_[send_head_++ & send_mask_];
-    report_send(work.wr_id, work.opcode, static_cast<uint32_t>(work.length), status, 0);
+    report_send(work.wr_id, work.request.opcode, static_cast<uint32_t>(work.request.length), status, 0);
     status = IBV_WC_WR_FLUSH_ERR;
   }
   set_waiting(false);
