@@ -7,6 +7,11 @@ export interface NativeLayout {
   readonly tail: number
   readonly idle: number
   readonly full: number
+  /**
+   * how many more frames than one a request or an answer counts for in the first batch of a turn, written by the thread;
+   * not 0 where the peer works at the same time
+   */
+  readonly hurry: number
   readonly slots: number
   readonly slotStride: number
   /** in a slot: units consumed, written by JavaScript */

@@ -280,7 +280,47 @@ void kept_in_a_look() {
   poller->stop();
 }
 
+// Requests leave in a hurry where the peer works at the same time: what it sends comes before the application
+// sleeps. Where it never does, hurry is tried less and less.
+void hurries() {
+  Device device;
+  Poller poller(device, ring::Mode::caller);
+  poller.connect();
+  const auto hurry = poller->event_ring().word(ring::EventRing::kHurry);
+  uint32_t unit = 0;
+  // Something comes, and `more` while the application works on it, which then sleeps.
+  const auto turn = [&](bool more) {
+    for (const ibv_send_wr& credit : device.sent()) device.complete(credit.wr_id);
+    device.arrive(unit++);
+    poller->look_at_events();
+    CHECK(has(poller.take(), ring::FrameType::data));
+    if (more) device.arrive(unit++);
+    bool found = false;
+    for (int looks = 0; poller->look_before_sleep().again; ++looks) {
+      CHECK(looks < 4, "it may not sleep");
+      found = has(poller.take(), ring::FrameType::data) || found;
+    }
+    CHECK(found == more, "%s was found", found ? "more" : "nothing");
+  };
+  CHECK(hurry.load() == 0, "hurry at the beginning");
+  std::string tried;
+  for (int turns = 0; turns < 30; ++turns) {
+    turn(false);
+    tried += hurry.load() == 0 ? '-' : '+';
+  }
+  // After eight in vain one is left out, then three, then seven.
+  CHECK(tried == "++++++++-+---+-------+--------", "tried %s", tried.c_str());
+  while (hurry.load() == 0) turn(false);
+  // This thread may be preempted, and then it is not known who sent.
+  for (int known = 0, turns = 0; known < 5; ++turns) {
+    CHECK(turns < 50, "no hurry, though more came in each turn");
+    turn(true);
+    known = hurry.load() != 0 ? known + 1 : 0;
+  }
+}
+
 STRESS(ring_late_completions) {
+  fixture::timed("hurries", hurries);
   fixture::timed("kept in a look", kept_in_a_look);
   fixture::timed("taken before the guardian looks", taken_before_the_guardian_looks);
   fixture::timed("cannot be armed", cannot_be_armed);

@@ -145,6 +145,7 @@ Napi::Value PollerObject::layout(const Napi::CallbackInfo& info) {
   out.Set("tail", EventRing::kTail);
   out.Set("idle", EventRing::kIdle);
   out.Set("full", EventRing::kFull);
+  out.Set("hurry", EventRing::kHurry);
   out.Set("slots", EventRing::kSlots);
   out.Set("slotStride", EventRing::kSlotStride);
   out.Set("released", EventRing::kReleased);

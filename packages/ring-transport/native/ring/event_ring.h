@@ -38,7 +38,10 @@ class EventRing {
   static constexpr uint32_t kTail = 1 * kLine;
   static constexpr uint32_t kIdle = 2 * kLine;
   static constexpr uint32_t kFull = 3 * kLine;
-  static constexpr uint32_t kSlots = 4 * kLine;
+  // By the polling thread: how many more frames than one a request or an answer counts for in the first batch
+  // of a turn; not 0 where the peer works at the same time.
+  static constexpr uint32_t kHurry = 4 * kLine;
+  static constexpr uint32_t kSlots = 5 * kLine;
   static constexpr uint32_t kSlotStride = 2 * kLine;
   static constexpr uint32_t kReleased = 0;  // by the consumer: units consumed, modulo 2^32
   // By the sending thread: where it lays frames out. Units modulo 2^32: where the next frame goes, how far

@@ -55,6 +55,7 @@ export class RingLink {
       staging.ownBuffer,
       peer.log2Capacity,
       resources.poller.stagingWords(connection),
+      resources.poller.hurry,
       {
         reserve: (next, bytes) => native.reserve(connection, next, bytes),
         flush: (next, signaled) => native.flush(connection, next, signaled ? 1 : 0),

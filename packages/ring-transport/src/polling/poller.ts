@@ -174,6 +174,11 @@ export class Poller {
     return this.#words.subarray(at, at + 3)
   }
 
+  /** @internal the word {@link NativeLayout.hurry} */
+  get hurry(): Int32Array {
+    return this.#words.subarray(this.#layout.hurry, this.#layout.hurry + 1)
+  }
+
   /** @internal takes on a queue pair; its receives are posted when this returns */
   attach(sink: FrameSink, entries: number, ...queuePair: Parameters<NativePoller['attach']>): number {
     if (this.#closed) throw new UsageError('the poller is closed')

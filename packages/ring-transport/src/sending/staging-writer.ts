@@ -1,4 +1,4 @@
-import { SEND, TYPE } from '../native.js'
+import { type NativeLayout, SEND, TYPE } from '../native.js'
 import { unitLog2, type Version } from '../setup/handshake.js'
 
 /** The native code, as a staging writer uses it. */
@@ -40,6 +40,7 @@ export class StagingWriter {
   readonly #port: StagingPort
   /** next, window, posted: see NativePoller.reserve */
   readonly #words: Int32Array
+  readonly #hurry: Int32Array
   readonly #compact: boolean
   /** bytes before the payload of a data frame */
   readonly #dataHeader: number
@@ -60,6 +61,8 @@ export class StagingWriter {
   #batchEnd = 0
   /** frames of the batch */
   #count = 0
+  /** batches of this turn */
+  #batches = 0
   #blocked = false
   #signaled = false
 
@@ -67,12 +70,14 @@ export class StagingWriter {
    * @param version of the frames
    * @param staging the region, of which the first `2 ** log2Capacity` bytes are frames
    * @param words the three words that native code answers in
+   * @param hurry the word {@link NativeLayout.hurry}
    */
   constructor(
     version: Version,
     staging: ArrayBuffer,
     log2Capacity: number,
     words: Int32Array,
+    hurry: Int32Array,
     port: StagingPort,
     limits: BatchLimits,
   ) {
@@ -84,6 +89,7 @@ export class StagingWriter {
     this.#unitMask = 2 ** this.#unitLog2 - 1
     this.#mask = 2 ** (log2Capacity - this.#unitLog2) - 1
     this.#words = words
+    this.#hurry = hurry
     this.#port = port
     this.#batchFrames = limits.frames
     this.#batchUnits = Math.max(1, limits.bytes >>> this.#unitLog2)
@@ -112,7 +118,10 @@ export class StagingWriter {
       const frames = this.#frames
       frames[at >>> 2] = length | COMPACT_DATA
       frames[(at >>> 2) + 1] = immediate
-    } else header = this.#write(type, length, correlation, immediate)
+    } else {
+      header = this.#write(type, length, correlation, immediate)
+      this.#count += (this.#hurry[0] as number) >>> this.#batches
+    }
     const next = (at + header + length + this.#unitMask) & ~this.#unitMask
     this.#at = next
     return ++this.#count < this.#batchFrames && next < this.#batchEnd ? SEND.done : this.#flushBatch()
@@ -153,7 +162,9 @@ export class StagingWriter {
 
   #flushBatch(): number {
     // A batch that found no credit goes with the writable event, not with each frame behind it.
-    return this.#blocked ? SEND.done : this.flush()
+    if (this.#blocked) return SEND.done
+    this.#batches++
+    return this.#post()
   }
 
   /** From now on each batch tells when it has left: the last frames of a connection are on their way. */
@@ -166,6 +177,11 @@ export class StagingWriter {
 
   /** Posts staged frames. {@link SEND}.full: a writable event follows. */
   flush(): number {
+    this.#batches = 0
+    return this.#post()
+  }
+
+  #post(): number {
     const next = this.#position()
     if (next === this.#posted) return SEND.done
     const result = this.#port.flush(next, this.#signaled)

@@ -22,7 +22,7 @@ function outbox() {
       return SEND.done
     },
   }
-  const stagingWriter = new StagingWriter(3, new ArrayBuffer(4096), 12, words, port, {
+  const stagingWriter = new StagingWriter(3, new ArrayBuffer(4096), 12, words, new Int32Array([1]), port, {
     frames: 128,
     bytes: 4096,
   })

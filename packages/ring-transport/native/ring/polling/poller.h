@@ -105,6 +105,10 @@ class Poller {
  private:
   static constexpr int kCompletions = 32;   // taken at a time
   static constexpr int kFramesInTurn = 64;  // descriptors for one connection before the next has its turn
+  static constexpr uint32_t kHurry =
+      31;  // at first a request counts for 32 frames, so 4 of them leave together
+  static constexpr uint32_t kFewInVain = 8;  // hurries in vain, one after the other, before any are left out
+  static constexpr uint32_t kMostInVain = 15;        // that count: 127 are left out after each
   static constexpr uint64_t kLeaveNs = 200'000'000;  // for flushed completions to come
 
   // Kinds of Event::broken.
@@ -134,6 +138,8 @@ class Poller {
   // The application has looked. Within its hold.
   void pass() { passes_.store(passes_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
   Look looked();
+  void choose_hurry();
+  bool was_preempted();
 
   void run();
   bool step();
@@ -202,6 +208,10 @@ class Poller {
   ConnectionList<&PolledConnection::next_touched> touched_;
   ConnectionList<&PolledConnection::next_backlog> backlog_;
   ConnectionList<&PolledConnection::next_leaving> leaving_;
+  bool found_more_ = false;       // since the last sleep, before this one
+  uint32_t hurries_in_vain_ = 0;  // one after the other
+  uint32_t sleeps_without_hurry_ = 0;
+  long preemptions_ = 0;  // at the last call of was_preempted
   bool armed_ = false;
   bool channel_lost_ = false;
   bool more_completions_ = false;  // the last poll may have left some

@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <utility>
@@ -112,13 +113,46 @@ Poller::Look Poller::look_before_sleep() {
   if (!armed() || wants_turn() || !leaving_.empty()) {
     // Not armed while there is more: a peer that sends to an armed queue makes a system call, which is
     // needless while this thread is awake.
-    if (armed() || !running_ || !step()) {
+    const bool looks = !armed() && running_;
+    const uint32_t before = event_ring_.head();
+    const bool worked = looks && step();
+    if (event_ring_.head() != before) found_more_ = true;
+    if (!worked) {
+      if (looks) choose_hurry();
       // Completions from before the arming raise no event (ibv_req_notify_cq(3)).
       arm();
       if (running_) step();
     }
   }
   return looked();
+}
+
+// What the looks before a sleep have found was sent while this thread worked. If the thread was not preempted
+// meanwhile, the peer has another core. Then the application is to send in a hurry: the first requests and
+// answers of a turn leave before its last are laid out, so that both ends work at the same time. Without
+// hurry there would be nothing to find, so it is tried now and then, the less often the more often it was in
+// vain.
+void Poller::choose_hurry() {
+  const bool found = std::exchange(found_more_, false);
+  if (sleeps_without_hurry_ > 0) {
+    if (--sleeps_without_hurry_ == 0) was_preempted();  // from here on it counts
+  } else {
+    if (!was_preempted() && found) {
+      hurries_in_vain_ = 0;
+    } else if (hurries_in_vain_ < kMostInVain) {
+      ++hurries_in_vain_;
+    }
+    if (hurries_in_vain_ > kFewInVain) sleeps_without_hurry_ = (1u << (hurries_in_vain_ - kFewInVain)) - 1;
+  }
+  event_ring_.word(EventRing::kHurry)
+      .store(sleeps_without_hurry_ == 0 ? kHurry : 0, std::memory_order_relaxed);
+}
+
+// Since the last call.
+bool Poller::was_preempted() {
+  rusage used;
+  if (getrusage(RUSAGE_THREAD, &used) != 0) return true;
+  return std::exchange(preemptions_, used.ru_nivcsw) != used.ru_nivcsw;
 }
 
 Poller::Look Poller::look_at_events() {

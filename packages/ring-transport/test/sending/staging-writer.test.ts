@@ -1,0 +1,59 @@
+// After how many frames a batch leaves, in the middle of a turn of the event loop.
+import { expect, it } from 'vitest'
+import { SEND, TYPE } from '../../src/native.js'
+import { StagingWriter } from '../../src/sending/staging-writer.js'
+
+const CAPACITY_LOG2 = 14
+const UNITS = 2 ** (CAPACITY_LOG2 - 4)
+
+/** Batches of 128 frames, each of one unit; what `turn` lays out is posted by its end. */
+function writer(hurry: number) {
+  let posted = 0
+  const batches: number[] = []
+  const words = new Int32Array(3)
+  const port = {
+    reserve(next: number) {
+      words.set([next, UNITS, posted])
+      return SEND.done
+    },
+    flush(next: number) {
+      batches.push(next - posted)
+      posted = next
+      words.set([next, UNITS, next])
+      return SEND.done
+    },
+  }
+  const limits = { frames: 128, bytes: 2 ** CAPACITY_LOG2 }
+  const staging = new ArrayBuffer(2 ** CAPACITY_LOG2)
+  const made = new StagingWriter(3, staging, CAPACITY_LOG2, words, new Int32Array([hurry]), port, limits)
+  return {
+    batches,
+    turn(type: number, frames: number) {
+      for (let frame = 0; frame < frames; frame++) {
+        expect(made.place(type, 0)).toBeGreaterThan(0)
+        expect(made.commit(type, 0, frame, 0)).toBe(SEND.done)
+      }
+      expect(made.flush()).toBe(SEND.done)
+    },
+  }
+}
+
+it.each([
+  ['requests', TYPE.request],
+  ['answers', TYPE.response],
+])('in a hurry few %s leave first, then twice as many each time, and so in each turn', (_, type) => {
+  const { batches, turn } = writer(31)
+  turn(type, 300)
+  expect(batches).toEqual([4, 8, 16, 32, 64, 128, 48])
+  turn(type, 20)
+  expect(batches.slice(7)).toEqual([4, 8, 8])
+})
+
+it.each([
+  ['requests without hurry', TYPE.request, 0],
+  ['messages, which nobody waits for', TYPE.data, 31],
+])('%s leave 128 at a time', (_, type, hurry) => {
+  const { batches, turn } = writer(hurry)
+  turn(type, 300)
+  expect(batches).toEqual([128, 128, 44])
+})
