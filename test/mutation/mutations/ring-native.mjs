@@ -110,6 +110,22 @@ export const mutations = [
     tests: ['native asan ring_late_completions'],
   },
   {
+    name: 'hurry-in-vain-for-ever',
+    file: source('polling/poller_thread.cc'),
+    find: '    if (hurries_in_vain_ > kFewInVain) sleeps',
+    replace: '    if (hurries_in_vain_ > kMostInVain) sleeps',
+    why: 'Two ends on one core make five system calls a turn where one would do.',
+    tests: ['native asan ring_late_completions'],
+  },
+  {
+    name: 'preempted-in-a-hurry',
+    file: source('polling/poller_thread.cc'),
+    find: 'if (!was_preempted() && found)',
+    replace: 'if (was_preempted() ? found : found)',
+    why: 'A peer that has run in the place of this thread counts as one with a core of its own.',
+    tests: ['native asan ring_late_completions'],
+  },
+  {
     name: 'guardian-deaf-to-wishes',
     file: source('polling/guardian.cc'),
     find: '    sleeping_.store(true, std::memory_order_seq_cst);\n    {\n',

@@ -1,6 +1,8 @@
 // Completions that come at the worst moment, from a device on which the test decides when: just before the
 // queue is armed, after their connection is gone, long after everything else of it.
 #include <arpa/inet.h>
+#include <sched.h>
+#include <sys/resource.h>
 
 #include "held_device.h"
 
@@ -280,6 +282,46 @@ void kept_in_a_look() {
   poller->stop();
 }
 
+long preemptions() {
+  rusage used;
+  CHECK(getrusage(RUSAGE_THREAD, &used) == 0);
+  return used.ru_nivcsw;
+}
+
+// Without a sleep, which would be no preemption.
+void compute_until_preempted() {
+  const auto deadline = std::chrono::steady_clock::now() + fixture::kHang;
+  for (const long before = preemptions(); preemptions() == before;)
+    CHECK(std::chrono::steady_clock::now() < deadline, "never preempted");
+}
+
+// While one lives, this thread shares its core with another that never sleeps.
+class SharedCore {
+ public:
+  SharedCore() {
+    CHECK(sched_getaffinity(0, sizeof before_, &before_) == 0);
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(sched_getcpu(), &one);
+    CHECK(sched_setaffinity(0, sizeof one, &one) == 0);
+    // It inherits the core.
+    spinner_ = std::thread([this] {
+      while (!over_.load(std::memory_order_relaxed)) {
+      }
+    });
+  }
+  ~SharedCore() {
+    over_ = true;
+    spinner_.join();
+    sched_setaffinity(0, sizeof before_, &before_);
+  }
+
+ private:
+  cpu_set_t before_;
+  std::atomic<bool> over_{false};
+  std::thread spinner_;
+};
+
 // Requests leave in a hurry where the peer works at the same time: what it sends comes before the application
 // sleeps. Where it never does, hurry is tried less and less.
 void hurries() {
@@ -288,13 +330,15 @@ void hurries() {
   poller.connect();
   const auto hurry = poller->event_ring().word(ring::EventRing::kHurry);
   uint32_t unit = 0;
-  // Something comes, and `more` while the application works on it, which then sleeps.
-  const auto turn = [&](bool more) {
+  // Something comes, and `more` while the application works on it, which then sleeps. `preempted`: it loses
+  // its core while it works.
+  const auto turn = [&](bool more, bool preempted = false) {
     for (const ibv_send_wr& credit : device.sent()) device.complete(credit.wr_id);
     device.arrive(unit++);
     poller->look_at_events();
     CHECK(has(poller.take(), ring::FrameType::data));
     if (more) device.arrive(unit++);
+    if (preempted) compute_until_preempted();
     bool found = false;
     for (int looks = 0; poller->look_before_sleep().again; ++looks) {
       CHECK(looks < 4, "it may not sleep");
@@ -316,6 +360,12 @@ void hurries() {
     CHECK(turns < 50, "no hurry, though more came in each turn");
     turn(true);
     known = hurry.load() != 0 ? known + 1 : 0;
+  }
+  // One that has only this core has sent in the place of this thread.
+  const SharedCore shared;
+  for (int turns = 0; hurry.load() != 0; ++turns) {
+    CHECK(turns < 20, "hurry, though the peer has no core of its own");
+    turn(true, true);
   }
 }
 
