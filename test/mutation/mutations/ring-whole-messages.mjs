@@ -6,7 +6,7 @@ export const mutations = [
   {
     name: 'hurried-batches-stay-small',
     file: source('sending/staging-writer'),
-    find: '    this.#batches++\n',
+    find: '    this.#batches = Math.min(this.#batches + 1, 31)\n',
     replace: '',
     why: 'A turn of 300 requests in a hurry makes 75 system calls.',
     tests: [unit('sending/staging-writer')],

@@ -61,7 +61,7 @@ export class StagingWriter {
   #batchEnd = 0
   /** frames of the batch */
   #count = 0
-  /** batches of this turn */
+  /** batches of this turn, up to 31: as far as a word can be shifted */
   #batches = 0
   #blocked = false
   #signaled = false
@@ -163,7 +163,7 @@ export class StagingWriter {
   #flushBatch(): number {
     // A batch that found no credit goes with the writable event, not with each frame behind it.
     if (this.#blocked) return SEND.done
-    this.#batches++
+    this.#batches = Math.min(this.#batches + 1, 31)
     return this.#post()
   }
 

@@ -103,10 +103,9 @@ class Poller {
   void counters(double* out) const;
 
  private:
-  static constexpr int kCompletions = 32;   // taken at a time
-  static constexpr int kFramesInTurn = 64;  // descriptors for one connection before the next has its turn
-  static constexpr uint32_t kHurry =
-      31;  // at first a request counts for 32 frames, so 4 of them leave together
+  static constexpr int kCompletions = 32;    // taken at a time
+  static constexpr int kFramesInTurn = 64;   // descriptors for one connection before the next has its turn
+  static constexpr uint32_t kHurry = 31;     // so that the first 4 requests of a turn are a batch of 128
   static constexpr uint32_t kFewInVain = 8;  // hurries in vain, one after the other, before any are left out
   static constexpr uint32_t kMostInVain = 15;        // that count: 127 are left out after each
   static constexpr uint64_t kLeaveNs = 200'000'000;  // for flushed completions to come
