@@ -2,8 +2,9 @@
 
 namespace rdmakit::ring::binding {
 
-// The maximum number of turns while they find more; then the loop's other work has its turn.
-constexpr int kLooksBeforeSleep = 4;
+// At most, while they find more; then the loop's other work has its turn.
+constexpr int kLooksBeforeSleep = 16;
+constexpr uint64_t kLooksNs = 200'000;
 
 LoopWatch* LoopWatch::open(napi_env env, std::shared_ptr<Poller> poller, napi_value doorbell, int& error) {
   auto* watch = new LoopWatch(env, std::move(poller));
@@ -42,6 +43,7 @@ int LoopWatch::start(napi_value doorbell) {
   int error = add(channel_, uv_poll_init(loop, &channel_, poller_->channel_fd()));
   if (error == 0) error = add(prepare_, uv_prepare_init(loop, &prepare_));
   if (error == 0) error = add(timer_, uv_timer_init(loop, &timer_));
+  if (error == 0) error = add(again_, uv_idle_init(loop, &again_));
   // It only wakes the loop, which looks before it sleeps again.
   if (error == 0) error = add(waker_, uv_async_init(loop, &waker_, [](uv_async_t*) {}));
   if (error == 0)
@@ -86,21 +88,29 @@ void LoopWatch::on_readable() {
 }
 
 void LoopWatch::before_sleep() {
+  const uint64_t began = uv_hrtime();
   for (int looks = 0; !closing_; ++looks) {
-    const Poller::Look look = poller_->look_before_sleep();
+    const Poller::Look look = poller_->look_before_sleep(others());
     ring(look);
     if (closing_) return;
     // JavaScript may have asked for something.
     const bool again = look.again || look.doorbell;
-    if (again && looks < kLooksBeforeSleep) continue;
+    if (again && looks < kLooksBeforeSleep && uv_hrtime() - began < kLooksNs) continue;
     if (again) {
-      wake();
+      // A loop with an idle handle does not sleep.
+      uv_idle_start(&again_, [](uv_idle_t* handle) { uv_idle_stop(handle); });
     } else if (look.time) {
       uv_timer_start(
           &timer_, [](uv_timer_t*) {}, Poller::kLeavePollMs, 0);
     }
     return;
   }
+}
+
+// Readable when something else than the channel wants the loop; -1: it wants it now, and would not sleep.
+int LoopWatch::others() const {
+  uv_loop_t* loop = prepare_.loop;
+  return uv_backend_timeout(loop) == 0 ? -1 : uv_backend_fd(loop);
 }
 
 void LoopWatch::wake() { uv_async_send(&waker_); }

@@ -49,6 +49,7 @@ class LoopWatch {
   int start(napi_value doorbell);
   void on_readable();
   void before_sleep();
+  int others() const;
   void ring(const Poller::Look& look);
   void handle_closed();
   template <typename Handle>
@@ -64,6 +65,7 @@ class LoopWatch {
   uv_poll_t channel_{};
   uv_prepare_t prepare_{};
   uv_timer_t timer_{};
+  uv_idle_t again_{};
   uv_async_t waker_{};
   // Those that are open, which the loop knows until they are closed.
   std::vector<uv_handle_t*> open_;

@@ -66,8 +66,8 @@ export function checked(context: Context, options: PollerOptions): PollerSetting
   return {
     mode,
     cpu: cpu ?? -1,
-    // With one CPU nothing completes while this thread spins.
-    spinMicroseconds: availableParallelism() === 1 ? 0 : spinMicroseconds,
+    // With one CPU nothing completes while a thread beside the program's spins.
+    spinMicroseconds: mode === 'adaptive' && availableParallelism() === 1 ? 0 : spinMicroseconds,
     maxConnections,
     descriptors,
     entries,

@@ -15,7 +15,7 @@ Poller::Poller(CqRef cq, ChannelRef channel, const PollerOptions& options, std::
       doorbell_(std::move(doorbell)),
       slots_(options.max_connections),
       pending_slots_((options.max_connections + 63) / 64),
-      spin_({.bound = options.spin_ns, .longest = options.spin_ns * 4, .initial = options.spin_ns / 2}) {}
+      patience_(options.spin_ns) {}
 
 Poller::~Poller() {
   stop();

@@ -14,10 +14,10 @@
 #include <mutex>
 #include <vector>
 
-#include "base/adaptive_spin.h"
 #include "rdmakit/handle.h"
 #include "rdmakit/thread.h"
 #include "ring/event_ring.h"
+#include "ring/polling/patience.h"
 #include "ring/polling/polled_connection.h"
 #include "ring/polling/waiting.h"
 
@@ -25,8 +25,8 @@ namespace rdmakit::ring {
 
 struct PollerOptions {
   Mode mode = Mode::adaptive;
-  int cpu = -1;  // to pin to; -1: none
-  uint64_t spin_ns = 50'000;
+  int cpu = -1;                      // to pin to; -1: none
+  uint64_t spin_ns = 50'000;         // at most, before a sleep; not in modes `poll` and `event`
   uint32_t max_connections = 1024;   // at most kMaxConnections
   uint32_t descriptor_count = 4096;  // a power of two
 };
@@ -68,8 +68,9 @@ class Poller {
     bool channel_lost;  // channel_fd() will never tell anything again
   };
   static constexpr int kLeavePollMs = 5;
-  // Before it sleeps until channel_fd() is readable, or its doorbell rings.
-  Look look_before_sleep();
+  // Before it sleeps until channel_fd() is readable, or its doorbell rings. What is not there may be worth a
+  // short wait without sleep, while `others`, a descriptor, is not readable (-1: none).
+  Look look_before_sleep(int others = -1);
   // channel_fd() is readable.
   Look look_at_events();
   int channel_fd() const { return channel_->fd; }
@@ -103,8 +104,9 @@ class Poller {
   void counters(double* out) const;
 
  private:
-  static constexpr int kCompletions = 32;    // taken at a time
-  static constexpr int kFramesInTurn = 64;   // descriptors for one connection before the next has its turn
+  static constexpr int kCompletions = 32;   // taken at a time
+  static constexpr int kFramesInTurn = 64;  // descriptors for one connection before the next has its turn
+  static constexpr uint32_t kTurnsBetweenOthers = 8;  // while it looks on: a few microseconds
   static constexpr uint32_t kHurry = 31;     // so that the first 4 requests of a turn are a batch of 128
   static constexpr uint32_t kFewInVain = 8;  // hurries in vain, one after the other, before any are left out
   static constexpr uint32_t kMostInVain = 15;        // that count: 127 are left out after each
@@ -137,6 +139,8 @@ class Poller {
   // The application has looked. Within its hold.
   void pass() { passes_.store(passes_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
   Look looked();
+  bool look_on(int others);
+  bool step_shows();
   void choose_hurry();
   bool was_preempted();
 
@@ -163,6 +167,7 @@ class Poller {
   bool armed() const { return armed_ || channel_lost_; }
   void take_events();
   void sleep();
+  static bool readable(int descriptor);
   bool await_event(bool events, int milliseconds);
   void guard();
   void rest();
@@ -201,7 +206,7 @@ class Poller {
   std::atomic<uint32_t> passes_{0};
 
   // The poller's own.
-  alignas(64) AdaptiveSpin spin_;
+  alignas(64) Patience patience_;
   bool turned_by_guardian_ = false;
   bool rings_ = false;  // the guardian is to ring the doorbell
   ConnectionList<&PolledConnection::next_touched> touched_;

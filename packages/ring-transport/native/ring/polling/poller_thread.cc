@@ -61,26 +61,15 @@ void Poller::end_thread() {
 // and the sleep.
 
 void Poller::run() {
-  uint64_t idle_since = 0;
   while (!stopping_.load(std::memory_order_relaxed)) {
     if (step()) {
-      if (idle_since != 0) spin_.observe(now_ns() - idle_since);
-      idle_since = 0;
-      continue;
-    }
-    if (options_.mode == Mode::poll) {
+      if (patience_.waits()) patience_.found(now_ns());
+    } else if (options_.mode == Mode::poll ||
+               (options_.mode == Mode::adaptive && patience_.looks_on(now_ns()))) {
       relax();
-      continue;
+    } else {
+      sleep();
     }
-    if (options_.mode == Mode::adaptive) {
-      const uint64_t now = now_ns();
-      if (idle_since == 0) idle_since = now;
-      if (now - idle_since < spin_.budget()) {
-        relax();
-        continue;
-      }
-    }
-    sleep();
   }
 }
 
@@ -107,7 +96,7 @@ void Poller::take_events() {
   if (events_ >= 256) acknowledge_events();
 }
 
-Poller::Look Poller::look_before_sleep() {
+Poller::Look Poller::look_before_sleep(int others) {
   const Hold hold(*this);
   pass();
   if (!armed() || wants_turn() || !leaving_.empty()) {
@@ -119,12 +108,35 @@ Poller::Look Poller::look_before_sleep() {
     if (event_ring_.head() != before) found_more_ = true;
     if (!worked) {
       if (looks) choose_hurry();
+      if (looks && look_on(others)) return looked();
       // Completions from before the arming raise no event (ibv_req_notify_cq(3)).
       arm();
-      if (running_) step();
+      if (running_) step_shows();
     }
   }
   return looked();
+}
+
+// Whether the application has something new to see then, for which it may have waited.
+bool Poller::step_shows() {
+  const uint32_t before = event_ring_.head();
+  step();
+  if (event_ring_.head() == before) return false;
+  if (patience_.waits()) patience_.found(now_ns());
+  return true;
+}
+
+// An answer that is about to come is awaited without sleep: asleep, both ends would have to be woken, by
+// system calls of the other, and on a processor that sleeps too this takes many times as long as the answer.
+// A peer on this core answers while it is yielded.
+bool Poller::look_on(int others) {
+  if (others < 0) return false;
+  for (uint32_t turns = 1; patience_.looks_on(now_ns()); ++turns) {
+    relax();
+    if (step_shows()) return true;
+    if (turns % kTurnsBetweenOthers == 0 && readable(others)) return false;
+  }
+  return false;
 }
 
 // What the looks before a sleep have found was sent while this thread worked. If the thread was not preempted
@@ -159,7 +171,7 @@ Poller::Look Poller::look_at_events() {
   const Hold hold(*this);
   pass();
   take_events();
-  if (running_) step();
+  if (running_) step_shows();
   return looked();
 }
 
@@ -193,6 +205,11 @@ void Poller::sleep() {
   const bool event = await_event(!channel_lost_, leaving_.empty() ? -1 : kLeavePollMs);
   sleeping_.store(false, std::memory_order_relaxed);
   if (event) take_events();
+}
+
+bool Poller::readable(int descriptor) {
+  pollfd ready{descriptor, POLLIN, 0};
+  return poll(&ready, 1, 0) > 0;
 }
 
 // Sleeps for at most this many milliseconds (-1: for ever), until it is woken or, if it waits for `events`,

@@ -1,0 +1,76 @@
+// How long who finds nothing looks on before it sleeps.
+//
+// As long as waits have lately taken no longer than the bound: twice their average. A wait that was slept
+// through includes the time to wake up, at both ends, and that may be over the bound by itself (an idle
+// processor of a virtual machine takes 25 µs). Then nobody would ever look on again, though answers would be
+// there in a tenth of it. So it is tried now and then.
+//
+// Who looks on yields the core, and a thread that computes may keep it for milliseconds. Then what was waited
+// for is found too late.
+//
+// What was tried in vain or found too late is left out for 16 waits, then for 32, 64, … 4096; for half as
+// many after each that was in time.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "base/adaptive_spin.h"
+
+namespace rdmakit::ring {
+
+class Patience {
+ public:
+  // In nanoseconds; 0: it always sleeps.
+  explicit Patience(uint64_t bound) : spin_({.bound = bound, .longest = bound * 4, .initial = bound / 2}) {}
+
+  // Nothing was found. Whether to look on.
+  bool looks_on(uint64_t now) {
+    if (since_ == 0) {
+      since_ = now;
+      until_ = now + budget();
+    }
+    if (now < until_) return true;
+    if (tries_) leave_out();
+    looks_ = tries_ = false;
+    return false;
+  }
+  bool waits() const { return since_ != 0; }
+  // What it waited for has come.
+  void found(uint64_t now) {
+    if (looks_ && now >= until_) leave_out();
+    if (looks_ && now < until_) next_ = std::max(next_ / 2, kFewest);
+    looks_ = tries_ = false;
+    spin_.observe(now - since_);
+    since_ = 0;
+  }
+
+ private:
+  static constexpr uint32_t kFewest = 16;
+  static constexpr uint32_t kMost = 4096;
+
+  uint64_t budget() {
+    if (left_out_ > 0) {
+      --left_out_;
+      return 0;
+    }
+    const uint64_t usual = spin_.budget();
+    looks_ = true;
+    tries_ = usual == 0;
+    return tries_ ? spin_.bound() : usual;
+  }
+  void leave_out() {
+    left_out_ = next_;
+    next_ = std::min(2 * next_, kMost);
+  }
+
+  AdaptiveSpin spin_;
+  uint64_t since_ = 0;     // since when it waits; 0: it does not
+  uint64_t until_ = 0;     // it looks on
+  bool looks_ = false;     // on, in this wait
+  bool tries_ = false;     // that, though waits take longer than the bound
+  uint32_t left_out_ = 0;  // so many more waits
+  uint32_t next_ = kFewest;
+};
+
+}  // namespace rdmakit::ring
