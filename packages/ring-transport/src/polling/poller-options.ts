@@ -5,8 +5,8 @@ import { integerInRange } from '@rdmakit/verbs/internal'
 /**
  * Which thread polls for completions, and how it waits for them. `caller`: {@link Poller.drain} on the calling thread, and
  * otherwise the event loop, which watches the completion channel; there is no other thread. `guarded`: the same, but a
- * thread takes over 5 to 10 ms after JavaScript began to compute, until JavaScript is back. In the other modes a thread
- * always polls. `poll`: it spins and uses a full core. `event`: it sleeps on a completion channel. `adaptive`: it spins
+ * thread takes over 5 to 10 ms after JavaScript began to compute, until JavaScript is back. In both, an event loop that has
+ * nothing to do spins like `adaptive` before it sleeps, until it has something to do. In the other modes a thread always polls. `poll`: it spins and uses a full core. `event`: it sleeps on a completion channel. `adaptive`: it spins
  * for about the recent completion time, if that is short, then sleeps.
  */
 export type PollerMode = (typeof POLLER_MODES)[number]
@@ -18,7 +18,7 @@ export interface PollerOptions {
   readonly mode?: PollerMode | undefined
   /** CPU to pin the thread to; default none */
   readonly cpu?: number | undefined
-  /** longest spin of `adaptive` before it sleeps, microseconds, 0 … 10000, default 50 */
+  /** longest spin before a sleep, in modes `adaptive`, `guarded` and `caller`, microseconds, 0 … 10000, default 50 */
   readonly spinMicroseconds?: number | undefined
   /** maximum number of connections, 1 … 16384, default 4096 */
   readonly maxConnections?: number | undefined

@@ -38,8 +38,12 @@ class Patience {
   bool waits() const { return since_ != 0; }
   // What it waited for has come.
   void found(uint64_t now) {
-    if (looks_ && now >= until_) leave_out();
-    if (looks_ && now < until_) next_ = std::max(next_ / 2, kFewest);
+    if (looks_) {
+      if (now < until_)
+        next_ = std::max(next_ / 2, kFewest);
+      else
+        leave_out();
+    }
     looks_ = tries_ = false;
     spin_.observe(now - since_);
     since_ = 0;
