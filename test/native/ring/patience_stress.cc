@@ -1,8 +1,8 @@
 // How long an application's thread looks on before it sleeps.
 #include <string>
 
+#include "base/patience.h"
 #include "held_poller.h"
-#include "ring/polling/patience.h"
 
 namespace ring_patience_stress {
 
@@ -89,7 +89,7 @@ class Waits {
   }
 
  private:
-  ring::Patience patience_{kBound};
+  Patience patience_{kBound};
   uint64_t now_ = 1;
 
  public:
@@ -123,25 +123,30 @@ void tries_less_and_less() {
   for (int i = 0; i < 30; ++i) CHECK(waits.wait(900) == 900, "try %d", i);
 }
 
-// The core was yielded, and came back too late.
-void finds_too_late() {
-  ring::Patience patience(1000);
+// How many waits of that length do not look on between those that do.
+std::string left_out_after(uint64_t length, bool in_vain) {
+  Patience patience(1000);
   uint64_t now = 1;
-  const auto late = [&] {
-    const bool looks = patience.looks_on(now);
-    now += 3'000'000;
-    patience.found(now);
-    return looks;
-  };
-  CHECK(late());
   std::string left_out;
-  for (int tries = 0, waits = 0; tries < 4; ++waits) {
-    if (!late()) continue;
+  for (int tries = 0, waits = 0; tries < 5; ++waits) {
+    CHECK(waits < 1000);
+    const bool looks = patience.looks_on(now);
+    now += length;
+    patience.found(now, in_vain);
+    if (!looks) continue;
     left_out += std::to_string(waits) + ' ';
     ++tries;
     waits = -1;
   }
-  CHECK(left_out == "16 32 64 128 ", "%s", left_out.c_str());
+  return left_out;
+}
+
+// The core was yielded, and came back too late; or nothing was gained.
+void finds_too_late() {
+  const std::string late = left_out_after(3'000'000, false), in_vain = left_out_after(100, true);
+  CHECK(late == "0 16 32 64 128 ", "%s", late.c_str());
+  CHECK(in_vain == late, "%s", in_vain.c_str());
+  CHECK(left_out_after(100, false) == "0 0 0 0 0 ");
 }
 
 STRESS(ring_patience) {

@@ -14,10 +14,10 @@
 #include <mutex>
 #include <vector>
 
+#include "base/patience.h"
 #include "rdmakit/handle.h"
 #include "rdmakit/thread.h"
 #include "ring/event_ring.h"
-#include "ring/polling/patience.h"
 #include "ring/polling/polled_connection.h"
 #include "ring/polling/waiting.h"
 

@@ -8,8 +8,8 @@
 // Who looks on yields the core, and a thread that computes may keep it for milliseconds. Then what was waited
 // for is found too late.
 //
-// What was tried in vain or found too late is left out for 16 waits, then for 32, 64, … 4096; for half as
-// many after each that was in time.
+// What was tried in vain, was found too late, or would have come as soon without, is left out for 16 waits,
+// then for 32, 64, … 4096; for half as many after each that was in time.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 
 #include "base/adaptive_spin.h"
 
-namespace rdmakit::ring {
+namespace rdmakit {
 
 class Patience {
  public:
@@ -36,10 +36,10 @@ class Patience {
     return false;
   }
   bool waits() const { return since_ != 0; }
-  // What it waited for has come.
-  void found(uint64_t now) {
+  // What it waited for has come; `in_vain`: a sleep would have been as good.
+  void found(uint64_t now, bool in_vain = false) {
     if (looks_) {
-      if (now < until_)
+      if (now < until_ && !in_vain)
         next_ = std::max(next_ / 2, kFewest);
       else
         leave_out();
@@ -77,4 +77,4 @@ class Patience {
   uint32_t next_ = kFewest;
 };
 
-}  // namespace rdmakit::ring
+}  // namespace rdmakit
