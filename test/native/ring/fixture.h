@@ -217,7 +217,7 @@ class Side {
     idle.store(1, std::memory_order_seq_cst);
     if (head.load(std::memory_order_seq_cst) != tail && idle.exchange(0, std::memory_order_seq_cst) != 0)
       return true;
-    ring::Poller::Look look = poller->look_before_sleep();
+    ring::Poller::Look look = poller->look_before_sleep({bell_fd_});
     if (!look.doorbell && !look.again) {
       pollfd ready[2] = {{poller->channel_fd(), POLLIN, 0}, {bell_fd_, POLLIN, 0}};
       CHECK(poll(ready, 2, look.time ? ring::Poller::kLeavePollMs : fixture::kHangMs) > 0 || look.time,

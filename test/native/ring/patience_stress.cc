@@ -1,6 +1,7 @@
 // How long an application's thread looks on before it sleeps.
 #include <string>
 
+#include "base/clock.h"
 #include "base/patience.h"
 #include "held_poller.h"
 
@@ -28,13 +29,13 @@ struct Looker {
     device.before_arming = [this] { armed = true; };
   }
   // `at_poll` is called before each poll.
-  ring::Poller::Look look(int descriptor, std::function<void()> at_poll) {
+  ring::Poller::Look look(int descriptor, std::function<void()> at_poll, uint64_t until = ~uint64_t{}) {
     polls = 0;
     device.before_polling = [this, at_poll = std::move(at_poll)] {
       CHECK(++polls < 1000, "it looks on and on");
       at_poll();
     };
-    const ring::Poller::Look look = poller->look_before_sleep(descriptor);
+    const ring::Poller::Look look = poller->look_before_sleep({descriptor, until});
     device.before_polling = {};
     return look;
   }
@@ -66,6 +67,27 @@ void has_something_to_do() {
   const ring::Poller::Look look = looker.look(-1, [] {});
   CHECK(!look.again && looker.armed);
   CHECK(looker.polls == 2, "%d polls", looker.polls);
+}
+
+// A timer is due.
+void is_late_for_something() {
+  Looker looker;
+  const ring::Poller::Look look = looker.look(
+      looker.others.get(), [] {}, now_ns());
+  CHECK(!look.again && looker.armed);
+  CHECK(looker.polls == 3, "%d polls", looker.polls);
+}
+// It took a part of what is there, and is to be told of the rest now.
+void has_not_seen_all() {
+  Looker looker;
+  looker.device.arrive(0);
+  looker.poller->look_before_sleep();
+  looker.device.make_readable();
+  looker.poller->look_at_events();
+  looker.poller->event_ring().word(ring::EventRing::kIdle).store(1);
+  const ring::Poller::Look look = looker.look(looker.others.get(), [] {});
+  CHECK(look.doorbell);
+  CHECK(looker.polls <= 3, "%d polls", looker.polls);
 }
 
 // Waits of a length in nanoseconds, one after the other, on a clock that stands still between them.
@@ -149,10 +171,23 @@ void finds_too_late() {
   CHECK(left_out_after(100, false) == "0 0 0 0 0 ");
 }
 
+// What interrupted a wait says nothing of it, nor does what came later.
+void is_interrupted() {
+  Patience patience(1000);
+  for (uint64_t now = 1; now < 1'000'000; now += 10'000) {
+    CHECK(patience.looks_on(now), "it does not look on at %lu", static_cast<unsigned long>(now));
+    patience.interrupted();
+    CHECK(!patience.waits());
+  }
+}
+
 STRESS(ring_patience) {
   fixture::timed("comes while it looks on", comes_while_it_looks_on);
   fixture::timed("others come first", others_come_first);
   fixture::timed("has something to do", has_something_to_do);
+  fixture::timed("is late for something", is_late_for_something);
+  fixture::timed("has not seen all", has_not_seen_all);
+  fixture::timed("is interrupted", is_interrupted);
   fixture::timed("as long as waits take", as_long_as_waits_take);
   fixture::timed("tries less and less", tries_less_and_less);
   fixture::timed("finds too late", finds_too_late);

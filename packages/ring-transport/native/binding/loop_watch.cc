@@ -84,21 +84,22 @@ void LoopWatch::on_readable() {
   const Poller::Look look = poller_->look_at_events();
   if (look.channel_lost) [[unlikely]]
     uv_poll_stop(&channel_);  // otherwise it would be readable for ever
+  if (look.again) look_again();
   ring(look);
 }
 
 void LoopWatch::before_sleep() {
+  uv_idle_stop(&again_);
   const uint64_t began = uv_hrtime();
   for (int looks = 0; !closing_; ++looks) {
-    const Poller::Look look = poller_->look_before_sleep(others());
+    const Poller::Look look = poller_->look_before_sleep(other_work());
     ring(look);
     if (closing_) return;
     // JavaScript may have asked for something.
     const bool again = look.again || look.doorbell;
     if (again && looks < kLooksBeforeSleep && uv_hrtime() - began < kLooksNs) continue;
     if (again) {
-      // A loop with an idle handle does not sleep.
-      uv_idle_start(&again_, [](uv_idle_t* handle) { uv_idle_stop(handle); });
+      look_again();
     } else if (look.time) {
       uv_timer_start(
           &timer_, [](uv_timer_t*) {}, Poller::kLeavePollMs, 0);
@@ -107,10 +108,18 @@ void LoopWatch::before_sleep() {
   }
 }
 
-// Readable when something else than the channel wants the loop; -1: it wants it now, and would not sleep.
-int LoopWatch::others() const {
+// A loop with an idle handle does not sleep. Other pollers of the loop see that it has other work.
+void LoopWatch::look_again() {
+  uv_idle_start(&again_, [](uv_idle_t*) {});
+}
+
+OtherWork LoopWatch::other_work() const {
   uv_loop_t* loop = prepare_.loop;
-  return uv_backend_timeout(loop) == 0 ? -1 : uv_backend_fd(loop);
+  const int timeout = uv_backend_timeout(loop);
+  if (timeout == 0) return {};
+  constexpr uint64_t kNsPerMs = 1'000'000;
+  return {uv_backend_fd(loop),
+          timeout < 0 ? ~uint64_t{} : (uv_now(loop) + static_cast<uint64_t>(timeout)) * kNsPerMs};
 }
 
 void LoopWatch::wake() { uv_async_send(&waker_); }

@@ -7,7 +7,8 @@
 //  - The loop is about to sleep (uv_prepare): what JavaScript asked for meanwhile is attended to. When no
 //    event is armed, one is, and the poller is turned once more, because what completed before the arming
 //    raises none (ibv_req_notify_cq(3)). It is the last moment on purpose: all that JavaScript sent in this
-//    iteration, from callbacks, promises and immediates, has completed without an event by then.
+//    iteration, from callbacks, promises and immediates, has completed without an event by then. If nothing
+//    has come and the loop has nothing else to do, the poller looks on for a moment before it arms.
 // So nothing that JavaScript asks for needs to wake the loop: it asks on the loop's own thread. What a
 // guardian has put on the event ring while the loop slept does (wake).
 //
@@ -49,7 +50,8 @@ class LoopWatch {
   int start(napi_value doorbell);
   void on_readable();
   void before_sleep();
-  int others() const;
+  void look_again();
+  OtherWork other_work() const;
   void ring(const Poller::Look& look);
   void handle_closed();
   template <typename Handle>

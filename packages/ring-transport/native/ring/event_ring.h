@@ -112,11 +112,10 @@ class EventRing {
     word(kHead).store(head_, std::memory_order_relaxed);
   }
   uint32_t head() const { return shown_; }
+  bool all_seen() const { return word(kTail).load(std::memory_order_relaxed) == shown_; }
   // The consumer has not seen all, and counts on the doorbell for it. Takes kIdle like publish.
   bool take_idle() {
-    if (word(kTail).load(std::memory_order_relaxed) == shown_ ||
-        word(kIdle).load(std::memory_order_relaxed) == 0)
-      return false;
+    if (all_seen() || word(kIdle).load(std::memory_order_relaxed) == 0) return false;
     word(kIdle).store(0, std::memory_order_relaxed);
     return true;
   }

@@ -48,6 +48,11 @@ class Patience {
     spin_.observe(now - since_);
     since_ = 0;
   }
+  // Something else comes first, so this wait says nothing.
+  void interrupted() {
+    since_ = 0;
+    looks_ = tries_ = false;
+  }
 
  private:
   static constexpr uint32_t kFewest = 16;

@@ -39,7 +39,8 @@ bool Poller::step() {
 uint32_t Poller::turn() {
   const Hold hold(*this);
   pass();
-  if (running_) step();
+  bool shows = false;
+  if (running_) step(shows);
   return event_ring_.head();
 }
 

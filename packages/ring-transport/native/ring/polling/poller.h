@@ -40,6 +40,12 @@ struct ConnectionOptions {
   SenderOptions send;
 };
 
+// What else an application has to do.
+struct OtherWork {
+  int descriptor = -1;           // readable when there is some; -1: there is some now
+  uint64_t until = ~uint64_t{};  // or when it is that late (CLOCK_MONOTONIC, nanoseconds)
+};
+
 class Poller {
  public:
   // `doorbell` is called on the polling thread when the event ring's consumer has set EventRing::kIdle.
@@ -68,9 +74,9 @@ class Poller {
     bool channel_lost;  // channel_fd() will never tell anything again
   };
   static constexpr int kLeavePollMs = 5;
-  // Before it sleeps until channel_fd() is readable, or its doorbell rings. What is not there may be worth a
-  // short wait without sleep, while `others`, a descriptor, is not readable (-1: none).
-  Look look_before_sleep(int others = -1);
+  // Before it sleeps until channel_fd() is readable, or its doorbell rings. What is about to come is awaited
+  // for a moment without sleep, while there is no other work.
+  Look look_before_sleep(OtherWork other = {});
   // channel_fd() is readable.
   Look look_at_events();
   int channel_fd() const { return channel_->fd; }
@@ -104,10 +110,10 @@ class Poller {
   void counters(double* out) const;
 
  private:
-  static constexpr int kCompletions = 32;   // taken at a time
-  static constexpr int kFramesInTurn = 64;  // descriptors for one connection before the next has its turn
-  static constexpr uint32_t kTurnsBetweenOthers = 8;  // while it looks on: a few microseconds
-  static constexpr uint32_t kHurry = 31;     // so that the first 4 requests of a turn are a batch of 128
+  static constexpr int kCompletions = 32;       // taken at a time
+  static constexpr int kFramesInTurn = 64;      // descriptors for one connection before the next has its turn
+  static constexpr uint32_t kLooksBetween = 8;  // at other work, while it looks on: a few microseconds
+  static constexpr uint32_t kHurry = 31;        // so that the first 4 requests of a turn are a batch of 128
   static constexpr uint32_t kFewInVain = 8;  // hurries in vain, one after the other, before any are left out
   static constexpr uint32_t kMostInVain = 15;        // that count: 127 are left out after each
   static constexpr uint64_t kLeaveNs = 200'000'000;  // for flushed completions to come
@@ -132,6 +138,11 @@ class Poller {
       if (mutex_ != nullptr) mutex_->unlock();
     }
     Hold(const Hold&) = delete;
+    void yield_core() {
+      if (mutex_ != nullptr) mutex_->unlock();
+      relax();
+      if (mutex_ != nullptr) mutex_->lock();
+    }
 
    private:
     std::mutex* mutex_;
@@ -139,13 +150,13 @@ class Poller {
   // The application has looked. Within its hold.
   void pass() { passes_.store(passes_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
   Look looked();
-  bool look_on(int others);
-  bool step_shows();
+  bool look_on(Hold& hold, OtherWork other);
   void choose_hurry();
   bool was_preempted();
 
   void run();
   bool step();
+  bool step(bool& shows);
   bool poll_completions();
   void handle(const ibv_wc& completion);
   void settle(PolledConnection& connection);

@@ -57,8 +57,8 @@ void Poller::end_thread() {
 }
 
 // --- hot path ------------------------------------------------------------------------------------
-// No allocation, no lock but the guardian's, no system call but the work itself, the offer of an idle core,
-// and the sleep.
+// No allocation, no lock but the guardian's, no system call but the work itself, the offer of an idle core, a
+// look at what else there is to do meanwhile, and the sleep.
 
 void Poller::run() {
   while (!stopping_.load(std::memory_order_relaxed)) {
@@ -96,45 +96,54 @@ void Poller::take_events() {
   if (events_ >= 256) acknowledge_events();
 }
 
-Poller::Look Poller::look_before_sleep(int others) {
-  const Hold hold(*this);
+Poller::Look Poller::look_before_sleep(OtherWork other) {
+  Hold hold(*this);
   pass();
   if (!armed() || wants_turn() || !leaving_.empty()) {
     // Not armed while there is more: a peer that sends to an armed queue makes a system call, which is
     // needless while this thread is awake.
     const bool looks = !armed() && running_;
-    const uint32_t before = event_ring_.head();
-    const bool worked = looks && step();
-    if (event_ring_.head() != before) found_more_ = true;
+    bool shows = false;
+    const bool worked = looks && step(shows);
+    found_more_ |= shows;
     if (!worked) {
       if (looks) choose_hurry();
-      if (looks && look_on(others)) return looked();
+      if (looks && look_on(hold, other)) return looked();
       // Completions from before the arming raise no event (ibv_req_notify_cq(3)).
       arm();
-      if (running_) step_shows();
+      if (running_) step(shows);
     }
   }
   return looked();
 }
 
-// Whether the application has something new to see then, for which it may have waited.
-bool Poller::step_shows() {
+// The same, for an application that waits for something to see. `shows`: there is something new.
+bool Poller::step(bool& shows) {
   const uint32_t before = event_ring_.head();
-  step();
-  if (event_ring_.head() == before) return false;
-  if (patience_.waits()) patience_.found(now_ns());
-  return true;
+  const bool worked = step();
+  shows = event_ring_.head() != before;
+  if (shows && patience_.waits()) patience_.found(now_ns());
+  return worked;
 }
 
 // An answer that is about to come is awaited without sleep: asleep, both ends would have to be woken, by
 // system calls of the other, and on a processor that sleeps too this takes many times as long as the answer.
-// A peer on this core answers while it is yielded.
-bool Poller::look_on(int others) {
-  if (others < 0) return false;
-  for (uint32_t turns = 1; patience_.looks_on(now_ns()); ++turns) {
-    relax();
-    if (step_shows()) return true;
-    if (turns % kTurnsBetweenOthers == 0 && readable(others)) return false;
+// A peer on this core answers while it is yielded. So may a thread that computes, for milliseconds, in which
+// the guardian takes over.
+bool Poller::look_on(Hold& hold, OtherWork other) {
+  if (other.descriptor < 0 || !event_ring_.all_seen()) return false;
+  uint64_t now = now_ns();
+  for (uint32_t looks = 1; patience_.looks_on(now); ++looks) {
+    hold.yield_core();
+    pass();
+    bool shows = false;
+    if (!armed()) step(shows);
+    if (shows) return true;
+    now = now_ns();
+    if (armed() || now >= other.until || (looks % kLooksBetween == 0 && readable(other.descriptor))) {
+      patience_.interrupted();
+      return false;
+    }
   }
   return false;
 }
@@ -171,7 +180,8 @@ Poller::Look Poller::look_at_events() {
   const Hold hold(*this);
   pass();
   take_events();
-  if (running_) step_shows();
+  bool shows = false;
+  if (running_) step(shows);
   return looked();
 }
 
