@@ -7,6 +7,7 @@ import { DeadlineError, GuestDiedError } from '../base/errors.js'
 import { top } from '../base/paths.js'
 import { Guest } from '../machine/guest.js'
 import { type LabParts, prepareLab } from '../machine/lab-parts.js'
+import { versionFor } from '../machine/modules.js'
 
 let parts: LabParts
 let guest: Guest
@@ -18,6 +19,13 @@ beforeAll(async () => {
 
 afterAll(async () => {
   await guest?.powerOff()
+})
+
+test('modules are compiled with the tools of their kernel, or of its newest revision', () => {
+  expect(versionFor('6.1.192-2', ['6.1.192-3', '6.1.192-2', '6.1.176-1'])).toBe('6.1.192-2')
+  expect(versionFor('6.1.192-2', ['6.1.192-3', '6.1.176-1'])).toBe('6.1.192-3')
+  expect(versionFor('6.1.19-2', ['6.1.192-3', '6.1.176-1'])).toBe('6.1.19-2')
+  expect(versionFor('6.12.9-1', [])).toBe('6.12.9-1')
 })
 
 test("a command's output and exit status come out apart", async () => {

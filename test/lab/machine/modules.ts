@@ -60,6 +60,17 @@ export async function ensureModules(kernel: Kernel, say: (line: string) => void)
   }
 }
 
+/**
+ * Of the versions of a package, newest first, the one for headers of version `wanted`: the same, or the newest Debian
+ * revision of the same kernel. For some hours after a security update the archive has the tools of the new revision, and
+ * no others, while the kernel of the new one is not signed yet.
+ */
+export function versionFor(wanted: string, versions: readonly string[]): string {
+  if (versions.includes(wanted)) return wanted
+  const kernel = wanted.slice(0, wanted.lastIndexOf('-') + 1)
+  return versions.find((version) => version.startsWith(kernel)) ?? wanted
+}
+
 /** Headers that modules are compiled against, unpacked in `work`, and the source's package beside them. */
 async function fetchPackages(
   version: string,
@@ -80,7 +91,13 @@ async function fetchPackages(
     )
   }
   say(`fetching the headers and the source of ${version} for siw and ublk (150 MB, once)`)
-  const wanted = [...unpacked, source].map((name) => `${name}=${packageVersion}`)
+  const wanted = await Promise.all(
+    [...unpacked, source].map(async (name) => {
+      const listed = await shell.run(['apt-cache', 'madison', name])
+      const versions = listed.split('\n').flatMap((line) => line.split('|')[1]?.trim() ?? [])
+      return `${name}=${versionFor(packageVersion, versions)}`
+    }),
+  )
   const fetch = await shell.exec(['apt-get', '-o', 'APT::Sandbox::User=root', 'download', ...wanted], {
     cwd: work,
     deadlineMs: 240_000,
