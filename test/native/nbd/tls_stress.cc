@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <sys/stat.h>
 
+#include <array>
 #include <random>
 
 #include "tls_client.h"
@@ -193,9 +194,10 @@ void traffic() {
 // The engine closes under load: every client gets an answer or is disconnected, and none hangs.
 void close_under_load() {
   Served served(TlsMode::required);
-  std::atomic<int> busy{0};
+  // Of each: one may be through with all of its answers before the other has shaken hands.
+  std::array<std::atomic<int>, 2> answers{};
   std::vector<std::thread> threads;
-  for (uint64_t id = 0; id < 2; id++) {
+  for (uint64_t id = 0; id < answers.size(); id++) {
     threads.emplace_back([&, id] {
       TlsClient client(served.path);
       CHECK(client.start_tls() && client.negotiate(kOptGo, info_payload("")) == kRepAck);
@@ -203,7 +205,7 @@ void close_under_load() {
       uint32_t error = kOk;
       while (error == kOk) {
         error = client.call(kCmdRead, id * (8 << 20), 100'000, data.data(), nullptr);
-        busy++;
+        answers.at(id)++;
       }
       CHECK(error == kEshutdown || error == SocketClient::kGone);
     });
@@ -211,7 +213,7 @@ void close_under_load() {
   // One in the middle of its handshake.
   TlsClient slow(served.path);
   CHECK(slow.start_tls());
-  await([&] { return busy >= 20; });
+  await([&] { return answers[0] >= 10 && answers[1] >= 10; });
   CHECK(served.volume.engine->close(kCloseTime) == 0);
   for (auto& thread : threads) thread.join();
 }
