@@ -31,7 +31,7 @@ struct VolumeEngineOptions {
   VolumeOptions volume;
   uint64_t operation_timeout_ns = 4'000'000'000;
   WaitMode wait_mode = WaitMode::adaptive;
-  uint64_t max_spin_ns = 50'000;
+  uint64_t max_spin_ns = 100'000;
   bool swap_safe = false;
   Acknowledge acknowledge = Acknowledge::all;
   uint64_t refill_rate = 0;  // bytes per second; 0: no limit

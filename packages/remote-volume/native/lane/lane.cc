@@ -7,14 +7,19 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <memory>
 #include <utility>
 
 #include "base/clock.h"
 #include "rdmakit/invariant.h"
-#include "system/processors.h"
 #include "system/swap_safety.h"
 
 namespace rdmakit::volume {
+
+// In nanoseconds.
+static uint64_t longest_look(const LaneOptions& options) {
+  return options.wait_mode == WaitMode::event ? 0 : options.max_spin_ns;
+}
 
 Lane::Lane(uint32_t index, Volume& volume, LaneOptions&& options, std::function<void()> wake_control)
     : index_(index),
@@ -24,8 +29,8 @@ Lane::Lane(uint32_t index, Volume& volume, LaneOptions&& options, std::function<
       arena_(options_.arena),
       rdma_(volume, statistics_, *this, options_.cq, options_.operation_timeout_ns, options_.acknowledge,
             arena_.scratch(), options_.backup),
-      waiter_(options_.wait_mode, options_.max_spin_ns),
-      request_waiter_(options_.wait_mode) {
+      for_completions_(longest_look(options_)),
+      for_requests_(longest_look(options_)) {
   if (options_.backup != nullptr) options_.backup->on_wake([this] { wake(); });
 }
 
@@ -63,14 +68,12 @@ int Lane::pin(const std::vector<uint32_t>& processors) {
   if (processors.empty()) return EINVAL;
   const size_t count = size_t{*std::max_element(processors.begin(), processors.end())} + 1;
   const size_t bytes = CPU_ALLOC_SIZE(count);
-  const Processors set(CPU_ALLOC(count));
+  const std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> set(CPU_ALLOC(count),
+                                                             [](cpu_set_t* owned) { CPU_FREE(owned); });
   if (set == nullptr) return ENOMEM;
   CPU_ZERO_S(bytes, set.get());
   for (const uint32_t processor : processors) CPU_SET_S(processor, bytes, set.get());
-  const int error = pthread_setaffinity_np(thread_.id(), bytes, set.get());
-  // Processors of its own make a lane stay where its requests come from: beside its clients.
-  if (error == 0) spinners_ = usable_processors(thread_.id()) > 1 ? processors_ / 2 : 0;
-  return error;
+  return pthread_setaffinity_np(thread_.id(), bytes, set.get());
 }
 
 void Lane::wake() {
@@ -177,8 +180,6 @@ void Lane::prepare_thread() {
     snprintf(name, sizeof name, "%s-%u", options_.thread_name, index_);
   }
   pthread_setname_np(pthread_self(), name);
-  processors_ = static_cast<uint32_t>(usable_processors(pthread_self()));
-  spinners_ = processors_ / 2;
   touch_stack();
   if (options_.swap_safe) {
     for (const Safety& safety :

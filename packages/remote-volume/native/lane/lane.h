@@ -17,11 +17,10 @@
 #include <string>
 #include <vector>
 
+#include "base/patience.h"
 #include "base/spsc_ring.h"
 #include "lane/event.h"
 #include "lane/lane_clock.h"
-#include "lane/request_waiter.h"
-#include "lane/waiter.h"
 #include "rdma/arena.h"
 #include "rdma/rdma_queue.h"
 #include "rdma/statistics.h"
@@ -30,6 +29,9 @@
 #include "volume/volume.h"
 
 namespace rdmakit::volume {
+
+// How a lane waits.
+enum class WaitMode { poll, event, adaptive };
 
 struct LaneOptions {
   CqRef cq;
@@ -42,7 +44,7 @@ struct LaneOptions {
   std::vector<Server> servers;
   void* arena = nullptr;  // of Arena::kBytes, inside every server's memory region
   WaitMode wait_mode = WaitMode::adaptive;
-  uint64_t max_spin_ns = 50'000;
+  uint64_t max_spin_ns = 100'000;
   uint64_t operation_timeout_ns = 4'000'000'000;
   bool swap_safe = false;
   Acknowledge acknowledge = Acknowledge::all;
@@ -152,10 +154,9 @@ class Lane : protected OperationListener {
   LaneStatistics statistics_;
   const Arena arena_;
   RdmaQueue rdma_;
-  Waiter waiter_;                      // for completions
-  RequestWaiter request_waiter_;       // while nothing is under way
-  uint32_t processors_ = 0;            // on which the thread might run when it started
-  std::atomic<uint32_t> spinners_{0};  // with so many connections at most there are cores to spin on
+  Patience for_completions_;
+  Patience for_requests_;  // while nothing is under way
+  bool slept_ = false;     // since something came
 
   UniqueFd wake_;
   LaneClock clock_;

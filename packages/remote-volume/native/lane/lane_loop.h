@@ -1,21 +1,17 @@
 // The loop of a lane's thread.
 #pragma once
 
+#include <sched.h>
+
 #include "lane/lane_sleep.h"
 #include "lane/working_lane.h"
 
 namespace rdmakit::volume {
 
-inline void relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
-
 // ---- hot path begins ----
 // Rules: no allocation, no log, no lock, no system call that is not the work itself (the front's own to
-// receive and to send, the device's, and ppoll when there is nothing to do). Everything used here was made
-// before.
+// receive and to send, the device's, and when there is nothing to do the offer of the core, and ppoll).
+// Everything used here was made before.
 
 template <typename Work>
 void WorkingLane<Work>::loop() {
@@ -58,15 +54,14 @@ void WorkingLane<Work>::loop() {
     }
 
     if (moved) {
-      if (waiter_.moved(now_) && !waiter_.slept()) statistics_.spins.add();
-      if (heard && request_waiter_.heard(now_)) statistics_.spins.add();
+      wait_is_over(heard);
       continue;
     }
-    if (awaited() > 0 ? waiter_.spin(now_) : is_open() && spins_for_request()) {
+    if (looks_on()) {
       // Requests may come meanwhile; each look is a system call.
       held_off_ = holds_off();
       look_ = awaited() == 0 || now_ - looked_at_ >= (held_off_ ? kHoldOff : kLookInterval);
-      relax();
+      sched_yield();
       continue;
     }
     sleep(now_);
@@ -95,11 +90,28 @@ inline bool WorkingLane<Work>::take_requests(bool& moved) {
   return false;
 }
 
+// Nothing came. Whether it will soon, by what has been usual for completions, or with none under way for
+// requests.
 template <typename Work>
-bool WorkingLane<Work>::spins_for_request() {
-  if (rdma_.outstanding_backup() > 0) return false;  // its thread needs a core
-  const bool apart = volume_.connections() <= spinners_.load(std::memory_order_relaxed);
-  return request_waiter_.spin(now_, apart ? kRequestSpin : kRequestSpinBeside);
+inline bool WorkingLane<Work>::looks_on() {
+  const bool completions = awaited() > 0;
+  // A backup's thread needs the core.
+  if (!completions && (!is_open() || rdma_.outstanding_backup() > 0)) return false;
+  Patience& patience = completions ? for_completions_ : for_requests_;
+  return patience.looks_on(now_) || options_.wait_mode == WaitMode::poll;
+}
+
+// Something came; `heard`: a request.
+template <typename Work>
+inline void WorkingLane<Work>::wait_is_over(bool heard) {
+  const auto over = [this](Patience& patience) {
+    if (!patience.waits()) return;
+    if (!slept_) statistics_.spins.add();
+    patience.found(now_);
+  };
+  over(for_completions_);
+  if (heard) over(for_requests_);
+  slept_ = false;
 }
 
 // Finishes what has ended: a client goes from serving to draining; after its last operations, from draining
@@ -127,7 +139,6 @@ void WorkingLane<Work>::obey(const Command& command) {
     if (command.type == Command::Type::attach) {
       look_ = true;
       work_.front().open(std::move(*std::unique_ptr<Client>(static_cast<Client*>(command.client))));
-      volume_.connection_opened();
       if (announced_stop_) work_.announce_end();
       state_.store(State::serving, std::memory_order_release);
       emit(Event::Type::connection_opened, "");
@@ -148,7 +159,6 @@ template <typename Work>
 void WorkingLane<Work>::end_client() {
   if constexpr (Work::kServes) {
     work_.front().close();
-    volume_.connection_closed();
     emit(Event::Type::connection_closed, work_.front().reason());
     state_.store(State::draining, std::memory_order_release);
   }
@@ -161,7 +171,6 @@ void WorkingLane<Work>::hand_over() {
     yielding_ = false;
     const int descriptor = is_open() ? work_.front().part() : -1;
     if (descriptor >= 0) {
-      volume_.connection_closed();
       state_.store(State::draining, std::memory_order_release);
     }
     tell_yielded(descriptor);

@@ -14,10 +14,8 @@ namespace rdmakit::volume {
 
 template <typename Work>
 void WorkingLane<Work>::sleep(uint64_t now) {
-  waiter_.sleeping();
-  request_waiter_.sleeping();
-  statistics_.spin_limit.set(waiter_.limit());
-  if (awaited() > 0 || rdma_.outstanding_backup() > 0) request_waiter_.sleeps_for_completions();
+  slept_ = true;
+  statistics_.spin_limit.set(for_completions_.usual());
   if (awaited() > 0) {
     // Armed first, then looked at once more: a completion between the two would raise no event.
     if (!options_.channel) return;

@@ -114,10 +114,6 @@ class Volume {
     return calls_control_.load(std::memory_order_relaxed) && calls_control_.exchange(false);
   }
   void call_control() { calls_control_.store(true, std::memory_order_release); }
-  // How many connections are open, over all lanes.
-  uint32_t connections() const { return connections_.load(std::memory_order_relaxed); }
-  void connection_opened() { connections_.fetch_add(1, std::memory_order_relaxed); }
-  void connection_closed() { connections_.fetch_sub(1, std::memory_order_relaxed); }
   uint64_t left_in_slab(uint64_t offset) const { return slab_size() - (offset & (slab_size() - 1)); }
   uint64_t within_slab(uint64_t offset) const { return offset & (slab_size() - 1); }
   // Ends a claim after its write completed. False: the slab was replaced meanwhile, so the written data are
@@ -300,7 +296,6 @@ class Volume {
   std::atomic<uint32_t> refusals_{0};
   std::atomic<bool> starved_{false};  // control was called because there was no spare place
   std::atomic<bool> calls_control_{false};
-  std::atomic<uint32_t> connections_{0};
   std::array<std::atomic<bool>, kMaxServers> failed_{};
   std::atomic<uint64_t> last_rank_{0};
   std::array<std::atomic<uint64_t>, kMaxServers> failure_ranks_{};  // who failed later has more; 0: none yet

@@ -21,10 +21,10 @@ export interface VolumeEngineOptions {
   /** default `adaptive` */
   readonly waitMode?: WaitMode | undefined
   /**
-   * Maximum microseconds for which `adaptive` spins for completions; it does not spin at all when they have been taking
-   * longer. Default 50, and 10 below 4 processors: there a spinning lane takes the core from the threads that do the work
-   * (4 KiB reads over iwarp:// at depth 1 on 2 busy cores: 28,000/s with 50, 41,000/s asleep), unless the device answers
-   * within a few microseconds.
+   * Maximum microseconds for which `adaptive` looks on for a completion, or with none under way for a request, before it
+   * sleeps; default 100, and 10 with one processor, where others can only work for it while it yields. It yields before
+   * each look, and looks on for no longer than twice what waits have lately taken, so a lane that is idle, or whose
+   * device is slow, sleeps at once.
    */
   readonly maxSpin?: number | undefined
   /** touch the whole page map at start (2 bits per 4 KiB of volume); default false */
@@ -99,7 +99,7 @@ export function nativeOptions(options: VolumeEngineOptions, slabSize: number): N
     readOnly: options.readOnly ?? false,
     operationTimeout: options.operationTimeout ?? 4000,
     waitMode: options.waitMode ?? 'adaptive',
-    maxSpin: options.maxSpin ?? (availableParallelism() < 4 ? 10 : 50),
+    maxSpin: options.maxSpin ?? (availableParallelism() > 1 ? 100 : 10),
     prefault: options.prefault ?? false,
     ioFlusher: options.ioFlusher ?? false,
     acknowledge: options.acknowledge ?? 'all',

@@ -6,10 +6,11 @@
 // there in a tenth of it. So it is tried now and then.
 //
 // Who looks on yields the core, and a thread that computes may keep it for milliseconds. Then what was waited
-// for is found too late.
+// for is found too late: by more than the bound, because a thread that has a part in the answer may have the
+// core for longer than was meant, too.
 //
-// What was tried in vain, was found too late, or would have come as soon without, is left out for 16 waits,
-// then for 32, 64, … 4096; for half as many after each that was in time.
+// What was tried in vain, or was found too late, is left out for 16 waits, then for 32, 64, … 4096; for half
+// as many after every 64 that were in time, because one that is too late may cost more than those have won.
 #pragma once
 
 #include <algorithm>
@@ -35,14 +36,16 @@ class Patience {
     looks_ = tries_ = false;
     return false;
   }
+  // How long, as waits are now.
+  uint64_t usual() const { return spin_.budget(); }
   bool waits() const { return since_ != 0; }
-  // What it waited for has come; `in_vain`: a sleep would have been as good.
-  void found(uint64_t now, bool in_vain = false) {
+  // What it waited for has come.
+  void found(uint64_t now) {
     if (looks_) {
-      if (now < until_ && !in_vain)
-        next_ = std::max(next_ / 2, kFewest);
-      else
+      if (now >= until_ + spin_.bound())
         leave_out();
+      else if (++in_time_ % kForgets == 0)
+        next_ = std::max(next_ / 2, kFewest);
     }
     looks_ = tries_ = false;
     spin_.observe(now - since_);
@@ -57,6 +60,7 @@ class Patience {
  private:
   static constexpr uint32_t kFewest = 16;
   static constexpr uint32_t kMost = 4096;
+  static constexpr uint32_t kForgets = 64;
 
   uint64_t budget() {
     if (left_out_ > 0) {
@@ -80,6 +84,7 @@ class Patience {
   bool tries_ = false;     // that, though waits take longer than the bound
   uint32_t left_out_ = 0;  // so many more waits
   uint32_t next_ = kFewest;
+  uint32_t in_time_ = 0;  // so many
 };
 
 }  // namespace rdmakit

@@ -30,35 +30,26 @@ int ProgressThread::change(uint64_t number, int fd, uint32_t events) {
 
 // Waits that are looked through take at most this long.
 constexpr uint64_t kMostPatientNs = 100'000;
-// A yield of the core that takes longer had another thread run there.
-constexpr uint64_t kIdleYieldNs = 2'000;
 
 // Hot path as far as queue pairs are ready: wait, dispatch.
 //
 // A peer that sends its next READ when it has the answer to the last is awaited without sleep: a wake-up of
-// this thread takes as long as everything else that is done for it. Where other threads have wanted the core
-// all of the time, a sleep saves more: meanwhile requests come together, and are served at once.
+// this thread takes as long as everything else that is done for it.
 void ProgressThread::run() {
   std::array<epoll_event, 64> events;
   // With one processor nothing comes while this thread has it.
   Patience patience(std::thread::hardware_concurrency() > 1 ? kMostPatientNs : 0);
-  bool looks = false;                           // on, instead of sleeping
-  bool yielded = false, core_was_idle = false;  // in this wait
+  bool looks = false;  // on, instead of sleeping
   while (true) {
     const int count =
         poll_set_.wait(events.data(), static_cast<int>(events.size()), looks ? 0 : timeout_ms());
     if (looks && count == 0) {
-      const uint64_t now = now_ns();
-      looks = patience.looks_on(now);
-      if (!looks) continue;
-      sched_yield();
-      yielded = true;
-      core_was_idle |= now_ns() - now < kIdleYieldNs;
+      looks = patience.looks_on(now_ns());
+      if (looks) sched_yield();
       continue;
     }
     if (count > 0) {
-      if (patience.waits()) patience.found(now_ns(), yielded && !core_was_idle);
-      yielded = core_was_idle = false;
+      if (patience.waits()) patience.found(now_ns());
       poll_set_.dispatch(events.data(), count);
       for (int i = 0; i < count; i++) {
         if (!(events[i].data.u64 & PollSet::kForeign)) continue;
