@@ -129,8 +129,10 @@ async function startFlood(server: Shell): Promise<RunningProcess> {
 /** The violations that a storm showed; empty if there are none. */
 function faultsOf(storm: MemoryStorm, { iwarp, flood }: MemoryStormOptions): string[] {
   // The work of a lane: requests from the kernel's socket and answers to it, or both by io_uring; of rxe a write for a doorbell, an
-  // ioctl to arm a completion queue, a read for its event; of iwarp what its sockets need; and the wait for either.
+  // ioctl to arm a completion queue, a read for its event; of iwarp what its sockets need; and the wait for either: the offer
+  // of the core before a lane looks on, or sleep.
   const work = new Set([
+    'sched_yield',
     'ppoll',
     'epoll_ctl',
     'recvfrom',

@@ -333,6 +333,7 @@ export const mutations = [
     find: `    if (rdma_.poll() > 0) {
       look_ |= held_off_;
       if (is_open()) work_.finish(now);
+      wait_is_over(false);
       return;
     }
   }

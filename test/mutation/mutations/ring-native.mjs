@@ -176,8 +176,8 @@ export const mutations = [
   {
     name: 'late-is-too-late',
     file: 'packages/verbs/native/base/patience.h',
-    find: 'if (now >= until_ + spin_.bound())',
-    replace: 'if (now >= until_)',
+    find: 'if (now - since_ >= budget_ + std::min(spin_.bound(), kMostInTime))',
+    replace: 'if (now - since_ >= budget_)',
     why: 'Who yields its core to those that work for it sleeps instead: a quarter fewer pages at depth 4.',
     tests: ['native asan ring_patience'],
   },

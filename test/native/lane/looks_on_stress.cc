@@ -42,10 +42,36 @@ void never_sleeps(WaitMode mode, int reads) {
   CHECK(client.statistics.sleeps.get() == sleeps);
 }
 
-void polls() { never_sleeps(WaitMode::poll, 1'000); }
+void polls() { never_sleeps(WaitMode::poll, 100); }
 
 // At first it knows of no waits that take less than half of an hour. Every one takes an eighth off.
 void adapts() { never_sleeps(WaitMode::adaptive, 40); }
+
+// Completions take twenty times the bound, so nearly each is slept for, and only some are tried.
+void sleeps_for_a_slow_device() {
+  NbdShape shape = shape_of(WaitMode::adaptive, 100'000);
+  shape.behaviour = {.delay_ns = 2'000'000};
+  Client client(shape);
+  for (int i = 0; i < 20; i++) client.read();
+  const uint64_t sleeps = client.statistics.sleeps.get();
+  for (int i = 0; i < 100; i++) client.read();
+  CHECK(client.statistics.sleeps.get() >= sleeps + 90);
+}
+
+// After long waits, short ones.
+void learns() {
+  constexpr uint32_t kLong = 1 << 20;
+  NbdShape shape = shape_of(WaitMode::adaptive, 100'000);
+  shape.behaviour = {.ns_per_byte = 5};  // 20 µs a page
+  Client client(shape);
+  std::vector<uint8_t> data(kLong, 2);
+  for (int i = 0; i < 20; i++) CHECK(client.socket.write(0, data.data(), kLong) == kOk);
+  const uint64_t looked_on = client.statistics.spins.get();
+  for (int i = 0; client.statistics.spins.get() < looked_on + 20; i++) {
+    CHECK(i < 100'000, "it looks on no more");
+    client.read();
+  }
+}
 
 void sleeps_at_once() {
   Client client(shape_of(WaitMode::event, kHour));
@@ -60,6 +86,8 @@ void sleeps_at_once() {
 STRESS(lane_looks_on) {
   timed("polls", polls);
   timed("adapts", adapts);
+  timed("sleeps for a slow device", sleeps_for_a_slow_device);
+  timed("learns", learns);
   timed("sleeps at once", sleeps_at_once);
   return 0;
 }

@@ -146,8 +146,8 @@ void tries_less_and_less() {
 }
 
 // How many waits of that length do not look on between those that do.
-std::string left_out_after(uint64_t length) {
-  Patience patience(1000);
+std::string left_out_after(uint64_t length, uint64_t bound = 1000) {
+  Patience patience(bound);
   uint64_t now = 1;
   std::string left_out;
   for (int tries = 0, waits = 0; tries < 5; ++waits) {
@@ -169,6 +169,8 @@ void finds_too_late() {
   CHECK(late == "0 16 32 64 128 ", "%s", late.c_str());
   CHECK(left_out_after(100) == "0 0 0 0 0 ");
   CHECK(left_out_after(1'900) == "0 0 0 0 0 ");
+  // With any bound.
+  CHECK(left_out_after(3'000'000, 2'000'000) == late);
 }
 
 // One that is too late costs more than some in time have won.

@@ -155,8 +155,8 @@ class Lane : protected OperationListener {
   const Arena arena_;
   RdmaQueue rdma_;
   Patience for_completions_;
-  Patience for_requests_;  // while nothing is under way
-  bool slept_ = false;     // since something came
+  Patience for_requests_;   // while nothing is under way
+  bool looked_on_ = false;  // since a wait began, and did not sleep
 
   UniqueFd wake_;
   LaneClock clock_;

@@ -98,6 +98,7 @@ inline bool WorkingLane<Work>::looks_on() {
   // A backup's thread needs the core.
   if (!completions && (!is_open() || rdma_.outstanding_backup() > 0)) return false;
   Patience& patience = completions ? for_completions_ : for_requests_;
+  if (!patience.waits()) looked_on_ = true;
   return patience.looks_on(now_) || options_.wait_mode == WaitMode::poll;
 }
 
@@ -106,12 +107,11 @@ template <typename Work>
 inline void WorkingLane<Work>::wait_is_over(bool heard) {
   const auto over = [this](Patience& patience) {
     if (!patience.waits()) return;
-    if (!slept_) statistics_.spins.add();
+    if (looked_on_) statistics_.spins.add();
     patience.found(now_);
   };
   over(for_completions_);
   if (heard) over(for_requests_);
-  slept_ = false;
 }
 
 // Finishes what has ended: a client goes from serving to draining; after its last operations, from draining
@@ -138,6 +138,7 @@ void WorkingLane<Work>::obey(const Command& command) {
     using Client = typename Work::Client;
     if (command.type == Command::Type::attach) {
       look_ = true;
+      for_requests_.interrupted();  // of another client
       work_.front().open(std::move(*std::unique_ptr<Client>(static_cast<Client*>(command.client))));
       if (announced_stop_) work_.announce_end();
       state_.store(State::serving, std::memory_order_release);
@@ -147,6 +148,7 @@ void WorkingLane<Work>::obey(const Command& command) {
       work_.front().yield();
     } else if (command.type == Command::Type::resume) {
       look_ = true;
+      for_requests_.interrupted();  // none could come
       work_.front().resume();
       if (std::exchange(yielding_, false)) tell_yielded(-1);
     }

@@ -14,7 +14,7 @@ namespace rdmakit::volume {
 
 template <typename Work>
 void WorkingLane<Work>::sleep(uint64_t now) {
-  slept_ = true;
+  looked_on_ = false;
   statistics_.spin_limit.set(for_completions_.usual());
   if (awaited() > 0) {
     // Armed first, then looked at once more: a completion between the two would raise no event.
@@ -24,6 +24,7 @@ void WorkingLane<Work>::sleep(uint64_t now) {
     if (rdma_.poll() > 0) {
       look_ |= held_off_;
       if (is_open()) work_.finish(now);
+      wait_is_over(false);
       return;
     }
   }

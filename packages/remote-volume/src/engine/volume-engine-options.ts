@@ -3,9 +3,9 @@ import type { BackupOptions } from './backup-options.js'
 import type { Compress, NativeEngineOptions } from './volume-addon.js'
 
 /**
- * How a lane waits for completions and requests. `poll` spins for ever (a full core), `event` sleeps at once, `adaptive`
- * spins for about the recent completion time and then sleeps; for requests it spins up to 50 µs, if there are two
- * processors per connection and spinning has paid.
+ * How a lane waits for completions and requests. `poll` looks on for ever (a full core, which it yields to
+ * any thread that wants it), `event` sleeps at once, `adaptive` looks on for about as long as waits have lately taken
+ * and then sleeps.
  */
 export type WaitMode = 'poll' | 'event' | 'adaptive'
 
@@ -24,7 +24,7 @@ export interface VolumeEngineOptions {
    * Maximum microseconds for which `adaptive` looks on for a completion, or with none under way for a request, before it
    * sleeps; default 100, and 10 with one processor, where others can only work for it while it yields. It yields before
    * each look, and looks on for no longer than twice what waits have lately taken, so a lane that is idle, or whose
-   * device is slow, sleeps at once.
+   * device is slow, sleeps at once, but for one wait in 16 to 4096, in which it tries.
    */
   readonly maxSpin?: number | undefined
   /** touch the whole page map at start (2 bits per 4 KiB of volume); default false */

@@ -6,8 +6,7 @@
 // there in a tenth of it. So it is tried now and then.
 //
 // Who looks on yields the core, and a thread that computes may keep it for milliseconds. Then what was waited
-// for is found too late: by more than the bound, because a thread that has a part in the answer may have the
-// core for longer than was meant, too.
+// for is found too late: by more than a thread takes that has a part in the answer.
 //
 // What was tried in vain, or was found too late, is left out for 16 waits, then for 32, 64, … 4096; for half
 // as many after every 64 that were in time, because one that is too late may cost more than those have won.
@@ -29,9 +28,9 @@ class Patience {
   bool looks_on(uint64_t now) {
     if (since_ == 0) {
       since_ = now;
-      until_ = now + budget();
+      budget_ = budget();
     }
-    if (now < until_) return true;
+    if (now - since_ < budget_) return true;
     if (tries_) leave_out();
     looks_ = tries_ = false;
     return false;
@@ -42,7 +41,7 @@ class Patience {
   // What it waited for has come.
   void found(uint64_t now) {
     if (looks_) {
-      if (now >= until_ + spin_.bound())
+      if (now - since_ >= budget_ + std::min(spin_.bound(), kMostInTime))
         leave_out();
       else if (++in_time_ % kForgets == 0)
         next_ = std::max(next_ / 2, kFewest);
@@ -61,6 +60,7 @@ class Patience {
   static constexpr uint32_t kFewest = 16;
   static constexpr uint32_t kMost = 4096;
   static constexpr uint32_t kForgets = 64;
+  static constexpr uint64_t kMostInTime = 100'000;
 
   uint64_t budget() {
     if (left_out_ > 0) {
@@ -79,7 +79,7 @@ class Patience {
 
   AdaptiveSpin spin_;
   uint64_t since_ = 0;     // since when it waits; 0: it does not
-  uint64_t until_ = 0;     // it looks on
+  uint64_t budget_ = 0;    // for how long it looks on
   bool looks_ = false;     // on, in this wait
   bool tries_ = false;     // that, though waits take longer than the bound
   uint32_t left_out_ = 0;  // so many more waits
