@@ -33,6 +33,7 @@ class Served {
     shape.options.tls = {.mode = mode, .shared_keys = kKeys};
     shape.options.acceptor = acceptor;
     shape.options.acceptor.handshake_timeout_ns = kNever;
+    shape.options.acceptor.lane_wait_ns = kNever;  // for one that has been left
     return shape;
   }
 };
