@@ -2,6 +2,8 @@
 // event ring, as JavaScript has them.
 #pragma once
 
+#include <sched.h>
+
 #include <semaphore>
 
 // Another checkout (--against) may have it in its old place.
@@ -144,7 +146,10 @@ class RingEnd {
   // Until something is there to take, or the mode is one that polls.
   void wait() {
     if (poller_.turned_by_application()) return;
-    if (shape_.mode == ring::Mode::poll) return ring::relax();
+    if (shape_.mode == ring::Mode::poll) {
+      sched_yield();
+      return;
+    }
     ring::EventRing& events = poller_.event_ring();
     events.word(ring::EventRing::kIdle).store(1, std::memory_order_seq_cst);
     if (events.word(ring::EventRing::kHead).load(std::memory_order_seq_cst) != tail_ &&

@@ -5,6 +5,7 @@
 // Both sides take [--notification immediate|send] [--capacity 1048576] [--inline 256] [--signal-every N]
 // [--batch 16]: messages that share a doorbell in ring-rate. In mode caller, the default, the program polls.
 // The connecting side prints one line of JSON; ring-lat is half a round trip, as ib_send_lat has it.
+#include <sched.h>
 #include <unistd.h>
 
 #include <bit>
@@ -59,7 +60,7 @@ void stream(RingEnd& end, const RingPlan& plan, uint64_t messages) {
     } else {
       end.flush();
       answers += end.take();
-      if (answers == 0) ring::relax();
+      if (answers == 0) sched_yield();
     }
   }
   end.flush();

@@ -34,8 +34,8 @@ export const mutations = [
   {
     name: 'lost-slice-is-in-time',
     file: 'packages/verbs/native/base/patience.h',
-    find: 'std::min(spin_.bound(), kMostInTime)',
-    replace: 'spin_.bound()',
+    find: 'std::min(bound_, kMostInTime)',
+    replace: 'bound_',
     why: 'With a bound of milliseconds each wait beside a thread that computes takes a slice of its time.',
     tests: ['native asan ring_patience'],
   },

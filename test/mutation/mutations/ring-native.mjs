@@ -176,7 +176,7 @@ export const mutations = [
   {
     name: 'late-is-too-late',
     file: 'packages/verbs/native/base/patience.h',
-    find: 'if (now - since_ >= budget_ + std::min(spin_.bound(), kMostInTime))',
+    find: 'if (now - since_ >= budget_ + std::min(bound_, kMostInTime))',
     replace: 'if (now - since_ >= budget_)',
     why: 'Who yields its core to those that work for it sleeps instead: a quarter fewer pages at depth 4.',
     tests: ['native asan ring_patience'],
@@ -192,8 +192,8 @@ export const mutations = [
   {
     name: 'looks-on-never-again',
     file: 'packages/verbs/native/base/patience.h',
-    find: 'return tries_ ? spin_.bound() : usual;',
-    replace: 'return usual;',
+    find: 'return tries_ ? bound_ : usual();',
+    replace: 'return usual();',
     why: 'After a pause, two ends in a virtual machine sleep for each message, for ever.',
     tests: ['native asan ring_patience'],
   },

@@ -1,5 +1,7 @@
 // Mode `guarded`: what goes on while the application does not look, and that it misses nothing when it does
 // again.
+#include <sched.h>
+
 #include <cstring>
 
 #include "fixture.h"
@@ -13,7 +15,7 @@ void await(const char* what, Condition condition) {
   const auto deadline = std::chrono::steady_clock::now() + fixture::kHang;
   while (!condition()) {
     CHECK(std::chrono::steady_clock::now() < deadline, "%s", what);
-    ring::relax();
+    sched_yield();
   }
 }
 
@@ -134,8 +136,8 @@ void computes(bool disarmed) {
 // itself.
 void sleeps_on() {
   Ends ends;
-  const double before =
-      poller_counter(ends.guarded, "take_overs");  // of a test that was held up, and did not look
+  // Of a test that was held up, and did not look.
+  const double before = poller_counter(ends.guarded, "take_overs");
   ends.send(0);
   await("the guardian", [&] { return poller_counter(ends.guarded, "take_overs") > before; });
   CHECK(ends.rung(fixture::kHangMs), "the doorbell is not rung");

@@ -1,12 +1,14 @@
 // How long who finds nothing looks on before it sleeps.
 //
-// As long as waits have lately taken no longer than the bound: twice their average. A wait that was slept
-// through includes the time to wake up, at both ends, and that may be over the bound by itself (an idle
-// processor of a virtual machine takes 25 µs). Then nobody would ever look on again, though answers would be
-// there in a tenth of it. So it is tried now and then.
+// As long as waits have lately taken no longer than the bound: twice their average, at most the bound. A wait
+// that was slept through includes the time to wake up, at both ends, and that may be over the bound by itself
+// (an idle processor of a virtual machine takes 25 µs). Then nobody would ever look on again, though answers
+// would be there in a tenth of it. So it is tried now and then.
 //
-// Who looks on yields the core, and a thread that computes may keep it for milliseconds. Then what was waited
-// for is found too late: by more than a thread takes that has a part in the answer.
+// Who looks on yields the core (sched_yield(2)) before each look: the thread that it waits for may have no
+// other. On an idle core that costs a quarter of a microsecond; on a busy one it makes the difference between
+// tens of microseconds and milliseconds. A thread that computes may keep it for milliseconds. Then what was
+// waited for is found too late: by more than a thread takes that has a part in the answer.
 //
 // What was tried in vain, or was found too late, is left out for 16 waits, then for 32, 64, … 4096; for half
 // as many after every 64 that were in time, because one that is too late may cost more than those have won.
@@ -15,14 +17,12 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "base/adaptive_spin.h"
-
 namespace rdmakit {
 
 class Patience {
  public:
   // In nanoseconds; 0: it always sleeps.
-  explicit Patience(uint64_t bound) : spin_({.bound = bound, .longest = bound * 4, .initial = bound / 2}) {}
+  explicit Patience(uint64_t bound) : bound_(bound), average_(bound / 2) {}
 
   // Nothing was found. Whether to look on.
   bool looks_on(uint64_t now) {
@@ -36,18 +36,19 @@ class Patience {
     return false;
   }
   // How long, as waits are now.
-  uint64_t usual() const { return spin_.budget(); }
+  uint64_t usual() const { return average_ > bound_ ? 0 : std::min(average_ * 2, bound_); }
   bool waits() const { return since_ != 0; }
   // What it waited for has come.
   void found(uint64_t now) {
     if (looks_) {
-      if (now - since_ >= budget_ + std::min(spin_.bound(), kMostInTime))
+      if (now - since_ >= budget_ + std::min(bound_, kMostInTime))
         leave_out();
       else if (++in_time_ % kForgets == 0)
         next_ = std::max(next_ / 2, kFewest);
     }
     looks_ = tries_ = false;
-    spin_.observe(now - since_);
+    // An idle minute must not be remembered for long.
+    average_ = (average_ * 7 + std::min(now - since_, 4 * bound_)) / 8;
     since_ = 0;
   }
   // Something else comes first, so this wait says nothing.
@@ -67,17 +68,17 @@ class Patience {
       --left_out_;
       return 0;
     }
-    const uint64_t usual = spin_.budget();
     looks_ = true;
-    tries_ = usual == 0;
-    return tries_ ? spin_.bound() : usual;
+    tries_ = usual() == 0;
+    return tries_ ? bound_ : usual();
   }
   void leave_out() {
     left_out_ = next_;
     next_ = std::min(2 * next_, kMost);
   }
 
-  AdaptiveSpin spin_;
+  const uint64_t bound_;
+  uint64_t average_;       // of waits, asleep or not
   uint64_t since_ = 0;     // since when it waits; 0: it does not
   uint64_t budget_ = 0;    // for how long it looks on
   bool looks_ = false;     // on, in this wait

@@ -7,6 +7,8 @@
 // What each side may call is said at each function: "application" is one thread at a time (JavaScript).
 #pragma once
 
+#include <sched.h>
+
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -140,7 +142,7 @@ class Poller {
     Hold(const Hold&) = delete;
     void yield_core() {
       if (mutex_ != nullptr) mutex_->unlock();
-      relax();
+      sched_yield();
       if (mutex_ != nullptr) mutex_->lock();
     }
 

@@ -66,7 +66,7 @@ void Poller::run() {
       if (patience_.waits()) patience_.found(now_ns());
     } else if (options_.mode == Mode::poll ||
                (options_.mode == Mode::adaptive && patience_.looks_on(now_ns()))) {
-      relax();
+      sched_yield();  // base/patience.h
     } else {
       sleep();
     }

@@ -1,8 +1,6 @@
 // How a poller that finds nothing waits.
 #pragma once
 
-#include <sched.h>
-
 #include <cstdint>
 
 namespace rdmakit::ring {
@@ -11,10 +9,5 @@ namespace rdmakit::ring {
 // the owner computes (guardian.cc).
 enum class Mode : uint32_t { poll, event, adaptive, caller, guarded };
 constexpr bool turned_by_application(Mode mode) { return mode == Mode::caller || mode == Mode::guarded; }
-
-// One turn of a spin. The thread for which the spinner waits may have no core but this one, so the spinner
-// yields it: on an idle core that costs a quarter of a microsecond, on a busy one it makes the difference
-// between tens of microseconds and milliseconds.
-inline void relax() { sched_yield(); }
 
 }  // namespace rdmakit::ring
