@@ -4,6 +4,7 @@ import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { gunzipSync } from 'node:zlib'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { patience } from '../../effort.js'
 import { top } from '../../lab/base/paths.js'
 import { must, Program, RDMAKIT, run, startServer, temporaryFolder } from '../helpers/processes.js'
 
@@ -18,7 +19,7 @@ beforeAll(() => {
     .trim()
     .split('\n')
     .map((line) => (/ \.(\/.*?)(?: -> .*)?$/.exec(line) as RegExpExecArray)[1] as string)
-})
+}, patience(60_000))
 
 afterAll(() => folder[Symbol.dispose]())
 

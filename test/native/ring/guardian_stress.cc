@@ -106,10 +106,12 @@ void computes(bool disarmed) {
   if (disarmed) {
     // It has taken an event, and computes with what that brought.
     ends.send(0);
-    pollfd channel = {ends.guarded.poller->channel_fd(), POLLIN, 0};
-    CHECK(poll(&channel, 1, fixture::kHangMs) == 1);
-    ends.guarded.poller->look_at_events();
-    await("the first message", [&] { return ends.guarded.poller->turn() != ends.tail; });
+    // The guardian takes the event if this thread is held up for 10 ms: then the message comes without it.
+    await("the first message", [&] {
+      pollfd channel = {ends.guarded.poller->channel_fd(), POLLIN, 0};
+      if (poll(&channel, 1, 1) == 1) ends.guarded.poller->look_at_events();
+      return ends.guarded.poller->turn() != ends.tail;
+    });
     ends.take(0, 1);
   }
   for (int round = 1; round <= 3; ++round) {
