@@ -344,7 +344,7 @@ class QueuePair : public software::QueuePairBase {
     uint32_t pad = 0;
     uint32_t crc = 0;
   } stream_;
-  bool after_stream_ = false;  // the last FPDU was a large one
+  bool large_next_ = false;  // a large FPDU has come, and no full read without one since
   bool peer_spoke_ = false;
   bool transmit_wanted_ = false;
   bool rtr_response_wanted_ = false;

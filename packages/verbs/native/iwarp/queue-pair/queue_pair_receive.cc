@@ -69,6 +69,7 @@ QueuePair::Result QueuePair::receive_available() {
     failure = consume();
     if (failure) return failure;
     if (static_cast<size_t>(got) < asked) return std::nullopt;  // there is no more just now
+    if (!streaming && !stream_.active) large_next_ = false;
   }
   return std::nullopt;
 }
@@ -90,7 +91,7 @@ ssize_t QueuePair::read_into_buffer(size_t& asked) {
     begin_ = 0;
   }
   // After a large message another is likely: of its payload, too, most should go straight to its place.
-  asked = after_stream_ && end_ == 0 ? kBehindMessage : buffer_size_ - end_;
+  asked = large_next_ && end_ == 0 ? kBehindMessage : buffer_size_ - end_;
   const ssize_t got = ::recv(socket_fd_, buffer_.get() + end_, asked, MSG_DONTWAIT);
   if (got > 0) end_ += static_cast<size_t>(got);
   return got;
@@ -155,10 +156,7 @@ QueuePair::Result QueuePair::consume() {
     failure =
         whole ? place(segment, ulpdu + segment.header_length) : begin_stream(segment, fpdu, ulpdu_length);
     if (failure) return failure;
-    if (whole) {
-      begin_ += length;
-      after_stream_ = false;
-    }
+    if (whole) begin_ += length;
   }
 }
 
@@ -228,6 +226,7 @@ QueuePair::Result QueuePair::begin_stream(const Segment& segment, const uint8_t*
     if (failure) return failure;
   }
   stream_.active = true;
+  large_next_ = true;
   stream_.segment = segment;
   stream_.placement = placement;
   stream_.done = 0;
@@ -264,7 +263,6 @@ QueuePair::Result QueuePair::consume_stream(bool& more) {
   }
   begin_ += stream_.pad + kFpduCrcLength;
   stream_.active = false;
-  after_stream_ = true;
   more = true;
   return finish_segment(stream_.segment, nullptr);
 }
