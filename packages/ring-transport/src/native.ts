@@ -71,6 +71,11 @@ export interface NativePoller {
    * true; to be said no later than with the last frame.
    */
   flush(connection: number, next: number, signal: number): number
+  /**
+   * {@link flush} of a batch whose last payload is still `bytes`, which may change once this returns; its place is at
+   * `offset` in the staging region. A device that can takes it from there, else it is copied to its place.
+   */
+  flushLent(connection: number, next: number, signal: number, offset: number, bytes: Uint8Array): number
   /** Asks the peer's poller for a sign of life: done, full while the last one is not answered, closed, failed. */
   ping(connection: number): number
   /**

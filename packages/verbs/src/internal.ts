@@ -16,3 +16,4 @@ export {
   millisecondsOrNone,
   within,
 } from './base/deferred.js'
+export { mayChange } from './memory/changing.js'

@@ -288,4 +288,12 @@ export const mutations = [
     why: 'A consumer goes to sleep just before the poller shows something, and the doorbell does not ring.',
     tests: ['native asan ring_event_ring', 'native tsan ring_event_ring'],
   },
+  {
+    name: 'ring-lent-payload-is-not-copied-without-credit',
+    file: 'packages/ring-transport/native/ring/sending/sender.cc',
+    find: '  if (lends && result == SendResult::full) std::memcpy(place, data, length);\n',
+    replace: '',
+    why: 'A long message for which the peer has no receive yet is sent as it was not.',
+    tests: ['unit packages/ring-transport/test/sending/lent.test.ts'],
+  },
 ]

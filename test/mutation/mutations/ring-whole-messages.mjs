@@ -150,4 +150,12 @@ export const mutations = [
     why: 'Who moves one message to a Worker empties all others beside it.',
     tests: [unit('receiving/copy-pool')],
   },
+  {
+    name: 'ring-lends-what-a-peer-may-write',
+    file: 'packages/ring-transport/src/sending/outbox.ts',
+    find: 'if (mayChange(bytes.buffer)) {',
+    replace: 'if (mayChange(bytes.buffer) && bytes.length === 0) {',
+    why: 'A peer that writes to a message while it is forwarded breaks the connection to a third one.',
+    tests: ['unit packages/ring-transport/test/sending/lent.test.ts'],
+  },
 ]

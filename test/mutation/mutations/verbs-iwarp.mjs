@@ -279,4 +279,28 @@ export const mutations = [
     why: 'A program that signals nothing works here, and stands still on a card.',
     tests: ['native asan iwarp_operations'],
   },
+  {
+    name: 'lent-bytes-are-not-copied-where-it-waits',
+    file: source('queue-pair/queue_pair_transmit.cc'),
+    find: '    std::memcpy(reinterpret_cast<void*>(lent_->address), lent_->data, lent_->length);\n',
+    replace: '',
+    why: 'What a full socket did not take of a message is sent as it was not.',
+    tests: ['native asan iwarp_lent', 'unit packages/ring-transport/test/sending/lent.test.ts'],
+  },
+  {
+    name: 'lent-bytes-are-kept',
+    file: source('queue-pair/queue_pair_transmit.cc'),
+    find: '    batch_.put_back(*lent_);\n',
+    replace: '',
+    why: 'The rest of a message that was cut is sent from memory that its program has had back.',
+    tests: ['native asan iwarp_lent'],
+  },
+  {
+    name: 'lent-bytes-begin-early',
+    file: 'packages/verbs/native/include/rdmakit/handle.h',
+    find: '      most = std::min(most, address - begin);\n',
+    replace: '',
+    why: 'A header goes out as what lies before the lent bytes, and they from where they are not yet.',
+    tests: ['native asan iwarp_lent', 'native asan shm_lent'],
+  },
 ]

@@ -331,4 +331,12 @@ export const mutations = [
     why: 'Who is refused by a program that closes its request learns that a connection broke, and not over iwarp.',
     tests: ['shm packages/verbs/test/conformance/errors.test.ts'],
   },
+  {
+    name: 'shm-lent-bytes-are-not-copied-where-they-wait',
+    file: source('queue-pair/queue_pair_send.cc'),
+    find: '        std::memcpy(reinterpret_cast<void*>(lent->address), lent->data, lent->length);\n',
+    replace: '        static_cast<void>(lent->address);\n',
+    why: 'A message that waits for a receive is sent as it was not.',
+    tests: ['native asan shm_lent'],
+  },
 ]

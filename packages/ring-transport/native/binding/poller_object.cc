@@ -36,6 +36,25 @@ napi_value flush(napi_env env, napi_callback_info info) {
   return number_of(env, static_cast<int32_t>(call.object<Poller>().flush(call[0], call[1], call[2] != 0)));
 }
 
+napi_value flush_lent(napi_env env, napi_callback_info info) {
+  const BoundCall<4> call(env, info);
+  if (!call.good()) return nullptr;
+  size_t count = 5;
+  napi_value values[5];
+  napi_typedarray_type type;
+  size_t length = 0;
+  void* data = nullptr;
+  if (napi_get_cb_info(env, info, &count, values, nullptr, nullptr) != napi_ok ||
+      napi_get_typedarray_info(env, values[4], &type, &length, &data, nullptr, nullptr) != napi_ok ||
+      type != napi_uint8_array || length > UINT32_MAX) {
+    napi_throw_type_error(env, "EINVAL", "expected a Uint8Array");
+    return nullptr;
+  }
+  const SendResult result = call.object<Poller>().flush_lent(
+      call[0], call[1], call[2] != 0, call[3], static_cast<uint8_t*>(data), static_cast<uint32_t>(length));
+  return number_of(env, static_cast<int32_t>(result));
+}
+
 napi_value return_credit(napi_env env, napi_callback_info info) {
   const BoundCall<1> call(env, info);
   if (call.good()) call.object<Poller>().return_credit(call[0]);
@@ -111,6 +130,7 @@ void PollerObject::open(const Napi::CallbackInfo& info) {
   const Napi::Object self = info.This().As<Napi::Object>();
   define_bound(self, "reserve", reserve, poller_.get());
   define_bound(self, "flush", flush, poller_.get());
+  define_bound(self, "flushLent", flush_lent, poller_.get());
   define_bound(self, "returnCredit", return_credit, poller_.get());
   if (turns) define_bound(self, "turn", turn, poller_.get());
 }

@@ -139,7 +139,9 @@ export class RingConnection {
 
   /**
    * Sends one message. It is copied, and sent with all others of this turn of the event loop, at
-   * {@link flush}, or when a batch is full (`batchFrames`, `batchBytes`).
+   * {@link flush}, or when a batch is full (`batchFrames`, `batchBytes`). One that fills a batch by itself leaves at once,
+   * where the device can from where it is: no other thread may write to it while this is called. When this returns it may
+   * change.
    * @param immediate 32 bits of the application, unsigned, default 0
    * @returns false when it was not accepted because the peer's ring is full, or while a claim is open:
    *   wait for {@link writable}

@@ -59,6 +59,8 @@ export class RingLink {
       {
         reserve: (next, bytes) => native.reserve(connection, next, bytes),
         flush: (next, signaled) => native.flush(connection, next, signaled ? 1 : 0),
+        flushLent: (next, signaled, offset, bytes) =>
+          native.flushLent(connection, next, signaled ? 1 : 0, offset, bytes),
       },
       { frames: settings.batchFrames, bytes: settings.batchBytes },
     )

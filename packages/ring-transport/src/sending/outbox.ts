@@ -1,6 +1,6 @@
 import { types } from 'node:util'
 import { UsageError, VerbsError } from '@rdmakit/verbs'
-import { type Deferred, deferred, onAbort } from '@rdmakit/verbs/internal'
+import { type Deferred, deferred, mayChange, onAbort } from '@rdmakit/verbs/internal'
 import { isPromise } from '../base/is-promise.js'
 import { SEND, TYPE } from '../native.js'
 import type { Flushable } from '../polling/poller-client.js'
@@ -33,6 +33,8 @@ const PART = 49_152 - HEADER
 export class Outbox {
   readonly #link: SendingLink
   readonly #writer: StagingWriter
+  /** bytes of the shortest payload that is not copied */
+  readonly #leastLent: number
   /** bytes of the longest frame */
   readonly #most: number
   /** … of the longest message, in parts where it is more */
@@ -59,6 +61,7 @@ export class Outbox {
   constructor(link: SendingLink, failed: () => VerbsError) {
     this.#link = link
     this.#writer = link.stagingWriter
+    this.#leastLent = link.stagingWriter.leastLent
     this.#most = link.maxMessageLength
     this.#longest = link.longestMessage
     this.#failed = failed
@@ -83,8 +86,11 @@ export class Outbox {
     const length = bytes.length
     const at = this.#place(type, length)
     if (at < 0) return false
-    this.#writer.bytes.set(bytes, at)
-    this.#commit(type, length, correlation, immediate)
+    if (length >= this.#leastLent) this.#lend(type, correlation, immediate, bytes, at)
+    else {
+      this.#writer.bytes.set(bytes, at)
+      this.#commit(type, length, correlation, immediate)
+    }
     return true
   }
 
@@ -128,13 +134,25 @@ export class Outbox {
   }
 
   #commit(type: number, length: number, correlation: number, immediate: number): void {
-    const result = this.#writer.commit(type, length, correlation, immediate)
+    this.#committed(this.#writer.commit(type, length, correlation, immediate), length)
+  }
+
+  #committed(result: number, length: number): void {
     this.frames++
     this.bytes += length
     if (result !== SEND.done) this.#require(result)
     if (!this.#flushScheduled) this.#schedule()
   }
   // --- end of the hot path ---
+
+  /** A long payload, which fills a batch by itself, leaves from where it is, unless that may change meanwhile. */
+  #lend(type: number, correlation: number, immediate: number, bytes: Uint8Array, at: number): void {
+    const { length } = bytes
+    if (mayChange(bytes.buffer)) {
+      this.#writer.bytes.set(bytes, at)
+      this.#commit(type, length, correlation, immediate)
+    } else this.#committed(this.#writer.commitLent(type, bytes, correlation, immediate, at), length)
+  }
 
   #require(result: number): void {
     if (result !== SEND.full) throw this.#failed()
@@ -305,8 +323,11 @@ export class Outbox {
   #lay(type: number, correlation: number, immediate: number, bytes: Uint8Array): boolean {
     const at = this.#tryPlace(type, bytes.length)
     if (at < 0) return false
-    this.#writer.bytes.set(bytes, at)
-    this.#commit(type, bytes.length, correlation, immediate)
+    if (bytes.length >= this.#leastLent) this.#lend(type, correlation, immediate, bytes, at)
+    else {
+      this.#writer.bytes.set(bytes, at)
+      this.#commit(type, bytes.length, correlation, immediate)
+    }
     return true
   }
 

@@ -10,6 +10,8 @@ export interface StagingPort {
   reserve(next: number, bytes: number): number
   /** Posts what is laid out up to `next` as one batch. One of {@link SEND}. */
   flush(next: number, signaled: boolean): number
+  /** The same, of a batch whose last payload is not at `offset` of the region yet, but still in `bytes`. */
+  flushLent(next: number, signaled: boolean, offset: number, bytes: Uint8Array): number
 }
 
 /** How much goes with one doorbell. */
@@ -18,6 +20,8 @@ export interface BatchLimits {
   readonly bytes: number
 }
 
+/** bytes of a payload from which on a copy costs more than a call into native code */
+const LEAST_LENT = 16_384
 /** bytes of a frame before its payload, at most */
 export const HEADER = 16
 /** … of a frame of version 3 that has no correlation */
@@ -65,6 +69,11 @@ export class StagingWriter {
   #batches = 0
   #blocked = false
   #signaled = false
+  /** bytes of the shortest payload that {@link commitLent} takes: it fills a batch by itself */
+  readonly leastLent: number
+  /** during {@link commitLent}, until they are taken; and their place */
+  #lent: Uint8Array | undefined
+  #lentAt = 0
 
   /**
    * @param version of the frames
@@ -93,6 +102,7 @@ export class StagingWriter {
     this.#port = port
     this.#batchFrames = limits.frames
     this.#batchUnits = Math.max(1, limits.bytes >>> this.#unitLog2)
+    this.leastLent = Math.max(LEAST_LENT, limits.bytes)
   }
 
   // --- hot path: no allocation, and no call out of JavaScript but for each batch. V8 inlines a limited number of bytes
@@ -127,6 +137,19 @@ export class StagingWriter {
     return ++this.#count < this.#batchFrames && next < this.#batchEnd ? SEND.done : this.#flushBatch()
   }
   // --- end of the hot path ---
+
+  /**
+   * {@link commit} of a payload that is not at `at`, its {@link place}, yet: what can leave from where it is does. It may
+   * change once this returns, but not in another thread before.
+   */
+  commitLent(type: number, bytes: Uint8Array, correlation: number, immediate: number, at: number): number {
+    this.#lent = bytes
+    this.#lentAt = at
+    const result = this.commit(type, bytes.length, correlation, immediate)
+    if (this.#lent !== undefined) this.bytes.set(bytes, at)
+    this.#lent = undefined
+    return result
+  }
 
   #reserve(type: number, length: number): number {
     const header = this.#header(type)
@@ -184,7 +207,12 @@ export class StagingWriter {
   #post(): number {
     const next = this.#position()
     if (next === this.#posted) return SEND.done
-    const result = this.#port.flush(next, this.#signaled)
+    const lent = this.#lent
+    this.#lent = undefined
+    const result =
+      lent === undefined
+        ? this.#port.flush(next, this.#signaled)
+        : this.#port.flushLent(next, this.#signaled, this.#lentAt, lent)
     this.#read()
     this.#blocked = result === SEND.full
     return result

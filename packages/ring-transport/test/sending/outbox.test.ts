@@ -12,6 +12,9 @@ function outbox() {
   let posted = 0
   let limit = 0
   const port = {
+    flushLent(): never {
+      throw new Error('no payload here is long enough to be lent')
+    },
     reserve(next: number) {
       words.set([next, Math.max(limit, next), posted])
       return next < limit ? SEND.done : SEND.full

@@ -22,6 +22,9 @@ function writer(hurry: number) {
       words.set([next, UNITS, next])
       return SEND.done
     },
+    flushLent(): never {
+      throw new Error('no payload here is long enough to be lent')
+    },
   }
   const limits = { frames: 128, bytes: 2 ** CAPACITY_LOG2 }
   const staging = new ArrayBuffer(2 ** CAPACITY_LOG2)

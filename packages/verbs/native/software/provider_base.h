@@ -139,6 +139,9 @@ class ProviderBase : public Provider {
         [](ibv_qp* qp) {
           static_cast<QueuePair*>(qp)->fail({});
           return 0;
+        },
+        [](ibv_qp* qp, ibv_send_wr* request, ibv_send_wr** bad, const LentBytes& lent) {
+          return static_cast<QueuePair*>(qp)->post_send(request, bad, &lent);
         }};
     return &verbs;
   }

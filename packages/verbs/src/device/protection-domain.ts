@@ -7,6 +7,7 @@ import {
   type MemoryOptions,
   MemoryRegion,
   nativeMemoryOptions,
+  regionBits,
 } from '../memory/memory-region.js'
 import { MemoryWindow } from '../memory/memory-window.js'
 import { type Handle, native } from '../native.js'
@@ -65,12 +66,10 @@ export class ProtectionDomain extends Resource {
     memory: ArrayBuffer | ArrayBufferView<ArrayBuffer>,
     access: readonly Access[] = ['local-write'],
   ): MemoryRegion {
-    const { buffer, byteOffset, byteLength } = someBytes(memory)
+    const { buffer, byteOffset, byteLength, bits } = registered(memory, access)
     return new MemoryRegion(
       this,
-      calling(this.description, () =>
-        native.regMr(this.handle, buffer, byteOffset, byteLength, accessBits(access)),
-      ),
+      calling(this.description, () => native.regMr(this.handle, buffer, byteOffset, byteLength, bits)),
     )
   }
 
@@ -82,10 +81,8 @@ export class ProtectionDomain extends Resource {
     memory: ArrayBuffer | ArrayBufferView<ArrayBuffer>,
     access: readonly Access[] = ['local-write'],
   ): Promise<MemoryRegion> {
-    const { buffer, byteOffset, byteLength } = someBytes(memory)
-    return await this.#region(() =>
-      native.regMrAsync(this.handle, buffer, byteOffset, byteLength, accessBits(access)),
-    )
+    const { buffer, byteOffset, byteLength, bits } = registered(memory, access)
+    return await this.#region(() => native.regMrAsync(this.handle, buffer, byteOffset, byteLength, bits))
   }
 
   async #region(make: () => Promise<Handle>): Promise<MemoryRegion> {
@@ -146,9 +143,9 @@ export class ProtectionDomain extends Resource {
   }
 }
 
-/** @throws UsageError for what cannot be registered */
-function someBytes(memory: ArrayBuffer | ArrayBufferView<ArrayBuffer>): ArrayBufferView<ArrayBuffer> {
-  const view = registrable(memory)
-  if (view.byteLength === 0) throw new UsageError('memory of no bytes cannot be registered')
-  return view
+/** What is to be registered, with its rights as bits. @throws UsageError for what cannot be */
+function registered(memory: ArrayBuffer | ArrayBufferView<ArrayBuffer>, access: readonly Access[]) {
+  const { buffer, byteOffset, byteLength } = registrable(memory)
+  if (byteLength === 0) throw new UsageError('memory of no bytes cannot be registered')
+  return { buffer, byteOffset, byteLength, bits: regionBits(buffer, access) }
 }

@@ -3,6 +3,7 @@ import { calling, UsageError } from '../base/errors.js'
 import { Resource } from '../base/resource.js'
 import type { ProtectionDomain } from '../device/protection-domain.js'
 import { type Handle, type NativeMemoryOptions, native } from '../native.js'
+import { noteWritten } from './changing.js'
 
 const ACCESS = {
   'local-write': 1,
@@ -30,6 +31,15 @@ export function accessBits(access: readonly Access[], { window = false } = {}): 
 }
 
 const HUGE_PAGES = ['transparent', 'none', '2MiB', '1GiB'] as const
+
+/** @internal {@link accessBits} of a region over `buffer`, to which a device may write from now on if they allow it */
+export function regionBits(buffer: ArrayBufferLike, access: readonly Access[]): number {
+  const bits = accessBits(access)
+  if ((bits & WRITTEN) !== 0) noteWritten(buffer)
+  return bits
+}
+
+const WRITTEN = ACCESS['local-write'] | ACCESS['remote-write'] | ACCESS['remote-atomic']
 
 /** How {@link ProtectionDomain.allocateMemoryRegion} maps memory. */
 export interface MemoryOptions {
@@ -147,6 +157,7 @@ export class MemoryRegion extends Resource {
   #give(): void {
     if (this.closed) return
     this.#buffer = calling(this.description, () => native.mrBuffer(this.handle, true))
+    noteWritten(this.#buffer)
     this.#given = true
   }
 
@@ -178,8 +189,9 @@ export class MemoryRegion extends Resource {
   }): void {
     const { access, protectionDomain = this.#protectionDomain } = change
     const moves = protectionDomain !== this.#protectionDomain
+    const bits = this.mapped ? regionBits(this.ownBuffer, access) : accessBits(access)
     calling(this.description, () =>
-      native.reregMr(this.handle, moves ? protectionDomain.handle : undefined, accessBits(access)),
+      native.reregMr(this.handle, moves ? protectionDomain.handle : undefined, bits),
     )
     if (moves) {
       this.adopt(this.#protectionDomain, protectionDomain)

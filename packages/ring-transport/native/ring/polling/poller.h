@@ -90,6 +90,8 @@ class Poller {
   // them out.
   SendResult reserve(uint32_t number, uint32_t next, uint32_t bytes);
   SendResult flush(uint32_t number, uint32_t next, bool signal);
+  SendResult flush_lent(uint32_t number, uint32_t next, bool signal, uint32_t offset, uint8_t* data,
+                        uint32_t length);
   // The same for who does not.
   SendResult send(uint32_t number, FrameType type, uint32_t correlation, uint32_t immediate, const void* data,
                   uint32_t length);
@@ -193,6 +195,8 @@ class Poller {
   void write_wake();
   PolledConnection* find(uint32_t number);
   void show_staging(const PolledConnection& connection);
+  template <typename Flush>
+  SendResult flush_by(uint32_t number, uint32_t next, bool signal, Flush&& flush);
 
   CqRef cq_;
   ChannelRef channel_;

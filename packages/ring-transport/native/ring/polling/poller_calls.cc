@@ -91,11 +91,22 @@ SendResult Poller::reserve(uint32_t number, uint32_t next, uint32_t bytes) {
 }
 
 SendResult Poller::flush(uint32_t number, uint32_t next, bool signal) {
+  return flush_by(number, next, signal, [](Sender& sender) { return sender.flush(); });
+}
+
+SendResult Poller::flush_lent(uint32_t number, uint32_t next, bool signal, uint32_t offset, uint8_t* data,
+                              uint32_t length) {
+  return flush_by(number, next, signal,
+                  [&](Sender& sender) { return sender.flush_lent(offset, data, length); });
+}
+
+template <typename Flush>
+SendResult Poller::flush_by(uint32_t number, uint32_t next, bool signal, Flush&& flush) {
   PolledConnection* connection = find(number);
   if (connection == nullptr) return SendResult::closed;
   if (!connection->sender.advance(next)) return SendResult::failed;
   if (signal) connection->sender.signal();
-  const SendResult result = connection->sender.flush();
+  const SendResult result = flush(connection->sender);
   show_staging(*connection);
   return result;
 }

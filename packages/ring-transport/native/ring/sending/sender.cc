@@ -137,6 +137,23 @@ SendResult Sender::flush() {
   return post();
 }
 
+SendResult Sender::flush_lent(uint32_t offset, uint8_t* data, uint32_t length) {
+  if (capacity_ == 0) return SendResult::closed;
+  const uint32_t bytes = 1u << peer_.log2_capacity;
+  if (offset > bytes || length > bytes - offset) return SendResult::failed;
+  uint8_t* const place = staging_ + offset;
+  const LentBytes lent{data, reinterpret_cast<uint64_t>(place), length};
+  const bool lends = qp_.handle()->verbs->post_send_lent != nullptr;
+  if (lends)
+    lent_ = &lent;
+  else
+    std::memcpy(place, data, length);
+  const SendResult result = flush();
+  if (lends && result == SendResult::full) std::memcpy(place, data, length);
+  lent_ = nullptr;
+  return result;
+}
+
 // The bytes of the frames that fill [begin, end), without those behind the last frame that are never read:
 // the rest of its last unit, or of a pad.
 uint32_t Sender::bytes_between(uint64_t begin, uint64_t end) const {
@@ -214,7 +231,10 @@ SendResult Sender::post() {
   notifications_.store(notifications + 1, std::memory_order_release);
   frames_ = 0;
   ibv_send_wr* bad = nullptr;
-  if (ibv_post_send(qp_.get(), requests_, &bad) != 0) {
+  const int error = lent_ == nullptr
+                        ? ibv_post_send(qp_.get(), requests_, &bad)
+                        : qp_.handle()->verbs->post_send_lent(qp_.get(), requests_, &bad, *lent_);
+  if (error != 0) {
     failed_ = true;
     return SendResult::failed;
   }

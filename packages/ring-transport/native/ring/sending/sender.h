@@ -57,6 +57,9 @@ class Sender {
   // Posts staged frames as one batch. `full`: no credit or no place in the send queue; a writable event
   // follows, after which flush must be called again.
   SendResult flush();
+  // flush() of a batch whose last payload is to be at at(offset of 0) + `offset`, and is still at `data`,
+  // where it may change as soon as this returns. `failed` too where it has no place there.
+  SendResult flush_lent(uint32_t offset, uint8_t* data, uint32_t length);
   // From now on the last work request of each post is signaled, so that drained() comes true.
   void signal() { signal_ = true; }
   // Copies one frame into the batch, and posts the batch when it is large. Results as of reserve.
@@ -100,6 +103,7 @@ class Sender {
   uint32_t max_inline_ = 0;
   bool failed_ = false;
   bool signal_ = false;
+  const LentBytes* lent_ = nullptr;  // during flush_lent()
 
   // Written by the sending thread only.
   uint64_t next_ = 0;     // units laid out

@@ -6,12 +6,13 @@
 
 #include <infiniband/verbs.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 
 namespace rdmakit {
 
-inline constexpr uint32_t kHandleAbi = 1;
+inline constexpr uint32_t kHandleAbi = 2;
 
 enum class HandleKind : uint32_t {
   context = 1,
@@ -29,6 +30,27 @@ enum class HandleKind : uint32_t {
   completion_array,
 };
 
+// Bytes of RDMA WRITEs that are not in registered memory yet: those for [address, address + length), within
+// one scatter/gather element, are at `data`.
+struct LentBytes {
+  uint8_t* data;
+  uint64_t address;
+  uint64_t length;
+
+  // Where the bytes of `at` are now; of `most`, so many as lie there one behind the other.
+  uint8_t* find(uint8_t* at, uint64_t& most) const {
+    const uint64_t begin = reinterpret_cast<uint64_t>(at);
+    const uint64_t offset = begin - address;
+    if (begin < address) {
+      most = std::min(most, address - begin);
+      return at;
+    }
+    if (offset >= length) return at;
+    most = std::min(most, length - offset);
+    return data + offset;
+  }
+};
+
 // The verbs that a data path needs and that <infiniband/verbs.h> does not inline.
 // All return 0 or an errno value unless said otherwise.
 struct DataPathVerbs {
@@ -40,6 +62,10 @@ struct DataPathVerbs {
   void (*ack_cq_events)(ibv_cq* cq, unsigned int count);
   // ibv_modify_qp(3) to IBV_QPS_ERR: everything outstanding completes with IBV_WC_WR_FLUSH_ERR.
   int (*move_to_error)(ibv_qp* qp);
+  // ibv_post_send(3) of RDMA WRITEs, some of whose bytes are lent until this returns: what leaves before,
+  // leaves from there, and unless it is refused all the rest has been copied to its address. Null where a
+  // device takes bytes from registered memory only.
+  int (*post_send_lent)(ibv_qp* qp, ibv_send_wr* request, ibv_send_wr** bad, const LentBytes& lent) = nullptr;
 };
 
 // One reference-counted verbs object. `release` of the last reference destroys the object and then releases

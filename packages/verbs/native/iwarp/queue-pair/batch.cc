@@ -90,6 +90,13 @@ uint32_t Batch::mark_fpdu() {
   return length;
 }
 
+void Batch::put_back(const LentBytes& lent) {
+  for (uint32_t i = at_; i < count_; i++) {
+    const uint64_t offset = static_cast<uint64_t>(static_cast<uint8_t*>(pieces_[i].iov_base) - lent.data);
+    if (offset < lent.length) pieces_[i].iov_base = reinterpret_cast<uint8_t*>(lent.address) + offset;
+  }
+}
+
 void Batch::advance(size_t length) {
   while (at_ < count_) {
     iovec& piece = pieces_[at_];

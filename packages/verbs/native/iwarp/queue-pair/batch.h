@@ -10,6 +10,7 @@
 
 #include "iwarp/memory/memory_table.h"
 #include "iwarp/wire/mpa.h"
+#include "rdmakit/handle.h"
 
 namespace rdmakit::iwarp {
 
@@ -49,6 +50,8 @@ class Batch {
   // For sendmsg: the rest to send.
   iovec* pieces() { return pieces_.data() + at_; }
   uint32_t piece_count() const { return count_ - at_; }
+  // Pieces of what was lent are where it is now.
+  void put_back(const LentBytes& lent);
   // `length` bytes are in the socket. Empties the batch after the last one.
   void advance(size_t length);
 

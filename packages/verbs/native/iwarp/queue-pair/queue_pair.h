@@ -106,7 +106,8 @@ class QueuePair : public software::QueuePairBase {
   // Ends the connection and makes sure that no thread works for this queue pair any more.
   void retire();
 
-  int post_send(ibv_send_wr* request, ibv_send_wr** bad);
+  // `lent`: DataPathVerbs::post_send_lent.
+  int post_send(ibv_send_wr* request, ibv_send_wr** bad, const LentBytes* lent = nullptr);
   int post_receive(ibv_recv_wr* request, ibv_recv_wr** bad);
 
   // Moves whatever data can be moved now. Any thread, under a poll set's or completion queue's lock.
@@ -204,6 +205,7 @@ class QueuePair : public software::QueuePairBase {
   bool pick();
   Result append(SendWork& work, bool& fits);
   Result append_data(SendWork& work, bool& fits);
+  void copy_lent();
   bool append_immediate(const SendWork& work, bool send_follows);
   bool append_read_request(SendWork& work);
   Result append_response(bool& fits);
@@ -321,6 +323,7 @@ class QueuePair : public software::QueuePairBase {
   bool bound_windows_ = false;
   Result failed_work_;  // found while filling a batch; acted upon after what came before it is sent
   Batch batch_;
+  const LentBytes* lent_ = nullptr;  // during a post_send
   std::atomic<bool> backlog_{false};
   struct Watch {
     PollSet* set = nullptr;

@@ -12,7 +12,7 @@ namespace rdmakit::iwarp {
 constexpr int kSendsWhilePosting = 4;
 
 // Hot path: no allocation; one lock; the system calls are sends.
-int QueuePair::post_send(ibv_send_wr* request, ibv_send_wr** bad) {
+int QueuePair::post_send(ibv_send_wr* request, ibv_send_wr** bad, const LentBytes* lent) {
   int error = 0;
   Result failure;
   bool lost = false;
@@ -32,12 +32,14 @@ int QueuePair::post_send(ibv_send_wr* request, ibv_send_wr** bad) {
       }
       enqueue(*request, static_cast<uint32_t>(length));
     }
+    lent_ = lent;
     if (state == State::error) {
       flush_sends(Failure{});
     } else if (!backlog_.load(std::memory_order_relaxed)) {
       failure = transmit(kSendsWhilePosting);
       lost = dead_;
     }
+    if (lent != nullptr) copy_lent();
   }
   if (failure) {
     fail(*failure);

@@ -193,7 +193,8 @@ QueuePair::Result QueuePair::append_data(SendWork& work, bool& fits) {
   const uint32_t length =
       std::min(work.length - cursor_.offset, payload_share(work.length, max_ulpdu_, header));
   const bool copied = work.inlined || length <= Batch::kCopied;
-  fits = batch_.fits(copied ? 0 : work.sge_count, copied ? length : 0);
+  // What is lent may have others before and behind it in its element.
+  fits = batch_.fits(copied ? 0 : work.sge_count + (lent_ == nullptr ? 0 : 2), copied ? length : 0);
   if (!fits) return std::nullopt;
 
   Target target;
@@ -224,16 +225,19 @@ QueuePair::Result QueuePair::append_data(SendWork& work, bool& fits) {
   build_segment(batch_.write(static_cast<uint32_t>(header)), segment);
   if (work.inlined) {
     if (length > 0) std::memcpy(batch_.write(length), inline_data(send_next_) + cursor_.offset, length);
-  } else if (copied) {
-    for (uint32_t i = 0; i < target.count; i++) {
-      const iovec& piece = target.pieces[i];
-      std::memcpy(batch_.write(static_cast<uint32_t>(piece.iov_len)), piece.iov_base, piece.iov_len);
-    }
   } else {
     for (uint32_t i = 0; i < target.count; i++) {
-      const iovec& piece = target.pieces[i];
-      batch_.reference(piece.iov_base, static_cast<uint32_t>(piece.iov_len), target.keys[i],
-                       std::move(target.pins[i]));
+      iovec& piece = target.pieces[i];
+      while (piece.iov_len > 0) {
+        uint64_t run = piece.iov_len;
+        uint8_t* at = static_cast<uint8_t*>(piece.iov_base);
+        uint8_t* const from = lent_ == nullptr || !write ? at : lent_->find(at, run);
+        if (copied)
+          std::memcpy(batch_.write(static_cast<uint32_t>(run)), from, run);
+        else
+          batch_.reference(from, static_cast<uint32_t>(run), target.keys[i], std::move(target.pins[i]));
+        piece = {at + run, piece.iov_len - run};
+      }
     }
   }
   built_position_ += batch_.end_fpdu();
@@ -243,6 +247,16 @@ QueuePair::Result QueuePair::append_data(SendWork& work, bool& fits) {
     cursor_.step = work.opcode == IBV_WR_RDMA_WRITE_WITH_IMM ? Step::immediate_after : Step::finished;
   }
   return std::nullopt;
+}
+
+// What was lent goes back: its bytes that are not in the socket are sent from their place, by whoever
+// continues.
+void QueuePair::copy_lent() {
+  if (!batch_.empty() || send_next_ != send_tail_) {
+    std::memcpy(reinterpret_cast<void*>(lent_->address), lent_->data, lent_->length);
+    batch_.put_back(*lent_);
+  }
+  lent_ = nullptr;
 }
 
 bool QueuePair::append_immediate(const SendWork& work, bool send_follows) {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "rdmakit/handle.h"
 #include "shm/mapping/layout.h"
 #include "shm/setup/peer.h"
 
@@ -33,10 +34,11 @@ inline void copy_end_last(uint8_t* to, const uint8_t* from, size_t length) {
   }
 }
 
-// Walks through a scatter/gather list.
+// Walks through a scatter/gather list, whose bytes may be lent in part.
 class SgeWalk {
  public:
-  SgeWalk(const ibv_sge* sges, uint32_t count) : at_(sges), end_(sges + count) {}
+  SgeWalk(const ibv_sge* sges, uint32_t count, const LentBytes* lent = nullptr)
+      : at_(sges), end_(sges + count), lent_(lent) {}
 
   // The next contiguous piece of at most `most` > 0 bytes; its length is 0 only at the end of the list.
   uint8_t* next(uint64_t most, uint64_t& length) {
@@ -51,6 +53,7 @@ class SgeWalk {
     uint8_t* piece = reinterpret_cast<uint8_t*>(at_->addr) + offset_;
     const uint64_t left = at_->length - offset_;
     length = left < most ? left : most;
+    if (lent_ != nullptr) piece = lent_->find(piece, length);
     offset_ += length;
     return piece;
   }
@@ -58,6 +61,7 @@ class SgeWalk {
  private:
   const ibv_sge* at_;
   const ibv_sge* const end_;
+  const LentBytes* const lent_;
   uint64_t offset_ = 0;
 };
 

@@ -19,6 +19,7 @@
 #include <memory>
 #include <mutex>
 
+#include "rdmakit/handle.h"
 #include "shm/mapping/hazard.h"
 #include "shm/mapping/layout.h"
 #include "shm/mapping/sleep_lock.h"
@@ -115,7 +116,8 @@ class QueuePair final : public software::QueuePairBase {
   // unlike fail(). False: the peer may still continue a copy.
   bool retire();
 
-  int post_send(ibv_send_wr* request, ibv_send_wr** bad);
+  // `lent`: DataPathVerbs::post_send_lent.
+  int post_send(ibv_send_wr* request, ibv_send_wr** bad, const LentBytes* lent = nullptr);
   int post_receive(ibv_recv_wr* request, ibv_recv_wr** bad);
 
   // For the receive completion queue, under its members_lock: takes up to `capacity` arrivals.
@@ -215,6 +217,7 @@ class QueuePair final : public software::QueuePairBase {
   std::atomic<bool> waiting_{false};  // the oldest send cannot be done yet
   uint32_t revoking_ = 0;             // the window whose end the oldest send waits for
   uint32_t held_ = 0;                 // the hazard as the peer sees it
+  const LentBytes* lent_ = nullptr;   // during a post_send
   uint32_t position_ = 0;             // messages sent that took a receive
   uint32_t posted_ = 0;               // receives of the peer, as last read
   uint32_t send_mask_ = 0;

@@ -113,7 +113,7 @@ QueuePair::Outcome QueuePair::write(const Request& request) {
     }
     if (!can_touch(piece)) [[unlikely]]
       return Outcome::later();
-    SgeWalk local(request.sges, request.sge_count);
+    SgeWalk local(request.sges, request.sge_count, lent_);
     const int error = copy_to_peer(local, piece, peer_->pid());
     if (error != 0) [[unlikely]]
       return Outcome::not_copied(error, peer_->pid());

@@ -11,7 +11,7 @@
 
 namespace rdmakit::shm {
 // Hot path: no allocation, no system call unless the peer sleeps, one uncontended lock.
-int QueuePair::post_send(ibv_send_wr* request, ibv_send_wr** bad) {
+int QueuePair::post_send(ibv_send_wr* request, ibv_send_wr** bad, const LentBytes* lent) {
   int error = 0;
   bool failed = false;
   {
@@ -21,6 +21,7 @@ int QueuePair::post_send(ibv_send_wr* request, ibv_send_wr** bad) {
       *bad = request;
       return EINVAL;
     }
+    lent_ = lent;
     for (; request != nullptr; request = request->next) {
       uint64_t length = 0;
       error = check(*request, length);
@@ -49,6 +50,11 @@ int QueuePair::post_send(ibv_send_wr* request, ibv_send_wr** bad) {
       failed |= !settle(outcome, request->wr_id, request->opcode, bytes, signaled);
     }
     let_go();
+    if (lent != nullptr) {
+      lent_ = nullptr;
+      if (send_head_ != send_tail_) [[unlikely]]
+        std::memcpy(reinterpret_cast<void*>(lent->address), lent->data, lent->length);
+    }
   }
   if (failed) [[unlikely]]
     fail(end_);
