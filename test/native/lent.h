@@ -73,12 +73,11 @@ constexpr Lent kLent[] = {
 };
 
 constexpr size_t kLargest = 200'000;
-// Fits into any socket's buffer.
-constexpr size_t kFits = 4096;
 
-// `write(far, offset, id)`: a WRITE to there. Nothing waits, so what leaves at once is not copied.
+// `write(far, offset, id)`: a WRITE to there. Nothing waits, so messages of up to `at_once` bytes are not
+// copied.
 template <typename Memory, typename Write>
-void lent_and_sent(End& client, End& server, Write write) {
+void lent_and_sent(End& client, End& server, size_t at_once, Write write) {
   const Memory near(client.pd, kLargest), far(server.pd, kLargest);
   // The first use of a region may have to wait for what its peer says of it.
   post(client, write(far, 0, 0), {near.sge(0, 1)});
@@ -90,7 +89,7 @@ void lent_and_sent(End& client, End& server, Write write) {
     send.immediate = i;
     post_receive(server, i, far.sge(0, 1));
     post_lent(client, send, near, 0, lent, i);
-    CHECK(lent.length > kFits || !copied(near, 0, lent), "case %u", i);
+    CHECK(lent.length > at_once || !copied(near, 0, lent), "case %u", i);
     const Completions done = pump(client, 1, server, 1);
     CHECK(done.client[0].status == IBV_WC_SUCCESS && done.server[0].status == IBV_WC_SUCCESS);
     CHECK(ntohl(done.server[0].imm_data) == i && arrived(far, 0, lent.length, i), "case %u", i);

@@ -12,7 +12,8 @@ using namespace fixture;
 void all_sent(Progress progress) {
   Listener listener;
   Pair pair(listener, {.progress = progress}, {.progress = progress});
-  lent_and_sent<Memory>(*pair.client, *pair.server,
+  constexpr size_t kFits = 4096;  // into any socket's buffer
+  lent_and_sent<Memory>(*pair.client, *pair.server, kFits,
                         [](const Memory& far, size_t at, uint64_t id) { return write_to(far, at, id); });
 }
 

@@ -11,7 +11,7 @@ Send to_far(const Memory& far, size_t at, uint64_t id) { return write_to(remote(
 void all_sent() {
   Listener listener;
   Pair pair(listener, {}, {});
-  lent_and_sent<Memory>(*pair.client, *pair.server, to_far);
+  lent_and_sent<Memory>(*pair.client, *pair.server, kLargest, to_far);
 }
 
 // The first waits for a receive, and the others for it.

@@ -24,7 +24,7 @@ export interface RequestContext {
   readonly signal: AbortSignal
 }
 
-/** Answers requests with bytes, or a promise of them. They are copied when the answer is sent. */
+/** Answers requests with bytes, or a promise of them, which may change once they are sent ({@link RingConnection.send}). */
 export type RequestHandler = (
   request: RingMessage,
   context: RequestContext,
@@ -140,8 +140,8 @@ export class RingConnection {
   /**
    * Sends one message. It is copied, and sent with all others of this turn of the event loop, at
    * {@link flush}, or when a batch is full (`batchFrames`, `batchBytes`). One that fills a batch by itself leaves at once,
-   * where the device can from where it is: no other thread may write to it while this is called. When this returns it may
-   * change.
+   * where the device can from where it is: no other thread may write to it meanwhile (requests and answers too). When this
+   * returns it may change.
    * @param immediate 32 bits of the application, unsigned, default 0
    * @returns false when it was not accepted because the peer's ring is full, or while a claim is open:
    *   wait for {@link writable}

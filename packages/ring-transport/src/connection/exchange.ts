@@ -100,7 +100,7 @@ export class Exchange<Connection> {
         protectionDomain: link.protectionDomain,
         debug: link.debug,
         post: (...frame) => outbox.post(...frame),
-        lend: (...frame) => outbox.lend(...frame),
+        borrow: (...frame) => outbox.borrow(...frame),
         send: ({ type, correlation = 0, immediate = 0 }, bytes) =>
           outbox.send(type, correlation, immediate, bytes),
         read: (...read) => link.read(...read),

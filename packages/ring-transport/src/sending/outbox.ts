@@ -21,8 +21,9 @@ export interface SendingLink {
 }
 
 /**
- * Bytes of a part: one is sent while the one before it is taken. Over iwarp it goes in two segments of 48 KiB, each still
- * in the nearest caches when it is sent after it has been summed; shorter ones cost more system calls than that saves.
+ * Bytes of a part: one is sent while the one before it is taken. Over iwarp on one host it goes in two segments of 48 KiB,
+ * each still in the nearest caches when it is sent after it has been summed; shorter ones cost more system calls than that
+ * saves.
  */
 const PART = 98_304 - HEADER
 
@@ -86,7 +87,7 @@ export class Outbox {
     const length = bytes.length
     const at = this.#place(type, length)
     if (at < 0) return false
-    if (length >= this.#leastLent) this.#lend(type, correlation, immediate, bytes, at)
+    if (length >= this.#leastLent) this.#commitLong(type, correlation, immediate, bytes, at)
     else {
       this.#writer.bytes.set(bytes, at)
       this.#commit(type, length, correlation, immediate)
@@ -146,7 +147,7 @@ export class Outbox {
   // --- end of the hot path ---
 
   /** A long payload, which fills a batch by itself, leaves from where it is, unless that may change meanwhile. */
-  #lend(type: number, correlation: number, immediate: number, bytes: Uint8Array, at: number): void {
+  #commitLong(type: number, correlation: number, immediate: number, bytes: Uint8Array, at: number): void {
     const { length } = bytes
     if (mayChange(bytes.buffer)) {
       this.#writer.bytes.set(bytes, at)
@@ -210,7 +211,7 @@ export class Outbox {
   }
 
   /** {@link post} of bytes that do not change while they are wanted: waiting bytes are not copied. */
-  lend(fields: FrameFields, bytes: Uint8Array, wanted: () => boolean): Promise<void> | undefined {
+  borrow(fields: FrameFields, bytes: Uint8Array, wanted: () => boolean): Promise<void> | undefined {
     if (this.#reason !== undefined) return undefined
     const { type, correlation = 0, immediate = 0 } = fields
     try {
@@ -218,7 +219,7 @@ export class Outbox {
     } catch (failure) {
       return Promise.reject(failure)
     }
-    return this.#waiting.lend(fields, bytes, wanted)
+    return this.#waiting.borrow(fields, bytes, wanted)
   }
 
   /** {@link send}; false also where they are longer than a frame. */
@@ -323,7 +324,7 @@ export class Outbox {
   #lay(type: number, correlation: number, immediate: number, bytes: Uint8Array): boolean {
     const at = this.#tryPlace(type, bytes.length)
     if (at < 0) return false
-    if (bytes.length >= this.#leastLent) this.#lend(type, correlation, immediate, bytes, at)
+    if (bytes.length >= this.#leastLent) this.#commitLong(type, correlation, immediate, bytes, at)
     else {
       this.#writer.bytes.set(bytes, at)
       this.#commit(type, bytes.length, correlation, immediate)

@@ -146,8 +146,9 @@ export class StagingWriter {
     this.#lent = bytes
     this.#lentAt = at
     const result = this.commit(type, bytes.length, correlation, immediate)
-    if (this.#lent !== undefined) this.bytes.set(bytes, at)
+    const taken = this.#lent === undefined
     this.#lent = undefined
+    if (!taken) this.bytes.set(bytes, at)
     return result
   }
 

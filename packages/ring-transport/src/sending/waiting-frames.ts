@@ -99,7 +99,7 @@ export class WaitingFrames {
   }
 
   /** {@link wait} of bytes that stay as they are as long as they are wanted: they are not copied. */
-  lend(fields: FrameFields, bytes: Uint8Array, wanted: () => boolean): Promise<void> {
+  borrow(fields: FrameFields, bytes: Uint8Array, wanted: () => boolean): Promise<void> {
     return this.#enter(fields, bytes, wanted, () => {}).left.promise
   }
 

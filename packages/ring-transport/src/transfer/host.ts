@@ -22,7 +22,7 @@ export interface TransferHost {
     onSent?: () => void,
   ): Promise<void> | undefined
   /** {@link post} of bytes that stay as they are for as long as the frame is wanted. */
-  lend(frame: FrameFields, bytes: Uint8Array, wanted: () => boolean): Promise<void> | undefined
+  borrow(frame: FrameFields, bytes: Uint8Array, wanted: () => boolean): Promise<void> | undefined
   /** Sends a frame if there is room now. */
   send(frame: FrameFields, bytes: Uint8Array): boolean
   /** {@link NativePoller.read} of the connection */

@@ -149,7 +149,7 @@ export class Outgoing {
     const bytes = bytesOf(what)
     const frame = { type: TYPE.data, immediate: options.immediate ?? 0 }
     let wanted = true
-    const posted = this.#host.lend(frame, bytes, () => wanted)
+    const posted = this.#host.borrow(frame, bytes, () => wanted)
     if (posted === undefined) return
     try {
       await this.#bounded(posted, options)

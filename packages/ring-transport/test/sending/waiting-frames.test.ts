@@ -42,7 +42,7 @@ it.each([
 ])('one that is given up %s', async (_, room, expected) => {
   const { laid, grow, waiting } = frames(room)
   let wanted = true
-  const sent = waiting.lend({ type: TYPE.data }, new Uint8Array(3 * PART), () => wanted)
+  const sent = waiting.borrow({ type: TYPE.data }, new Uint8Array(3 * PART), () => wanted)
   expect(waiting.send()).toBe(false)
   wanted = false
   grow(10)
@@ -54,7 +54,7 @@ it.each([
 it('one whose bytes are taken away before its first part found room fails, and nothing of it is sent', async () => {
   const { laid, grow, waiting } = frames(0)
   const bytes = new Uint8Array(3 * PART)
-  const sent = waiting.lend({ type: TYPE.data }, bytes, () => true)
+  const sent = waiting.borrow({ type: TYPE.data }, bytes, () => true)
   expect(waiting.send()).toBe(false)
   structuredClone(bytes.buffer, { transfer: [bytes.buffer] })
   grow(10)

@@ -32,7 +32,7 @@ function incoming(change: Partial<TransferHost> = {}) {
       onSent?.()
       return undefined
     },
-    lend: () => undefined,
+    borrow: () => undefined,
     deliver: () => {},
     send: () => true,
     read: (_region, _offset, _address, _key, length, tag) => {

@@ -7,7 +7,6 @@ import {
   type MemoryOptions,
   MemoryRegion,
   nativeMemoryOptions,
-  regionBits,
 } from '../memory/memory-region.js'
 import { MemoryWindow } from '../memory/memory-window.js'
 import { type Handle, native } from '../native.js'
@@ -66,11 +65,12 @@ export class ProtectionDomain extends Resource {
     memory: ArrayBuffer | ArrayBufferView<ArrayBuffer>,
     access: readonly Access[] = ['local-write'],
   ): MemoryRegion {
-    const { buffer, byteOffset, byteLength, bits } = registered(memory, access)
-    return new MemoryRegion(
-      this,
-      calling(this.description, () => native.regMr(this.handle, buffer, byteOffset, byteLength, bits)),
+    const { buffer, byteOffset, byteLength } = someBytes(memory)
+    const bits = accessBits(access)
+    const handle = calling(this.description, () =>
+      native.regMr(this.handle, buffer, byteOffset, byteLength, bits),
     )
+    return new MemoryRegion(this, handle, { buffer, bits })
   }
 
   /**
@@ -81,11 +81,16 @@ export class ProtectionDomain extends Resource {
     memory: ArrayBuffer | ArrayBufferView<ArrayBuffer>,
     access: readonly Access[] = ['local-write'],
   ): Promise<MemoryRegion> {
-    const { buffer, byteOffset, byteLength, bits } = registered(memory, access)
-    return await this.#region(() => native.regMrAsync(this.handle, buffer, byteOffset, byteLength, bits))
+    const { buffer, byteOffset, byteLength } = someBytes(memory)
+    const bits = accessBits(access)
+    const make = () => native.regMrAsync(this.handle, buffer, byteOffset, byteLength, bits)
+    return await this.#region(make, { buffer, bits })
   }
 
-  async #region(make: () => Promise<Handle>): Promise<MemoryRegion> {
+  async #region(
+    make: () => Promise<Handle>,
+    registered?: { readonly buffer: ArrayBufferLike; readonly bits: number },
+  ): Promise<MemoryRegion> {
     let handle: Handle
     try {
       handle = await make()
@@ -96,7 +101,7 @@ export class ProtectionDomain extends Resource {
       await native.closeAsync(handle)
       throw new UsageError(`${this.description} was closed meanwhile`)
     }
-    return new MemoryRegion(this, handle)
+    return new MemoryRegion(this, handle, registered)
   }
 
   /**
@@ -143,9 +148,9 @@ export class ProtectionDomain extends Resource {
   }
 }
 
-/** What is to be registered, with its rights as bits. @throws UsageError for what cannot be */
-function registered(memory: ArrayBuffer | ArrayBufferView<ArrayBuffer>, access: readonly Access[]) {
-  const { buffer, byteOffset, byteLength } = registrable(memory)
-  if (byteLength === 0) throw new UsageError('memory of no bytes cannot be registered')
-  return { buffer, byteOffset, byteLength, bits: regionBits(buffer, access) }
+/** @throws UsageError for what cannot be registered */
+function someBytes(memory: ArrayBuffer | ArrayBufferView<ArrayBuffer>): ArrayBufferView<ArrayBuffer> {
+  const view = registrable(memory)
+  if (view.byteLength === 0) throw new UsageError('memory of no bytes cannot be registered')
+  return view
 }

@@ -32,13 +32,7 @@ export function accessBits(access: readonly Access[], { window = false } = {}): 
 
 const HUGE_PAGES = ['transparent', 'none', '2MiB', '1GiB'] as const
 
-/** @internal {@link accessBits} of a region over `buffer`, to which a device may write from now on if they allow it */
-export function regionBits(buffer: ArrayBufferLike, access: readonly Access[]): number {
-  const bits = accessBits(access)
-  if ((bits & WRITTEN) !== 0) noteWritten(buffer)
-  return bits
-}
-
+/** With any of these a device may write there. */
 const WRITTEN = ACCESS['local-write'] | ACCESS['remote-write'] | ACCESS['remote-atomic']
 
 /** How {@link ProtectionDomain.allocateMemoryRegion} maps memory. */
@@ -100,10 +94,21 @@ export class MemoryRegion extends Resource {
   #remoteKey: number
   #buffer: ArrayBuffer | undefined
   #given = false
+  /** of the caller */
+  readonly #registered: ArrayBufferLike | undefined
 
-  /** @internal made by {@link ProtectionDomain.allocateMemoryRegion} and its siblings */
-  constructor(protectionDomain: ProtectionDomain, handle: Handle) {
+  /**
+   * @internal made by {@link ProtectionDomain.allocateMemoryRegion} and its siblings
+   * @param registered the caller's memory that it is over, and the bits of its access
+   */
+  constructor(
+    protectionDomain: ProtectionDomain,
+    handle: Handle,
+    registered?: { readonly buffer: ArrayBufferLike; readonly bits: number },
+  ) {
     super(handle, [protectionDomain])
+    this.#registered = registered?.buffer
+    this.#noteWritten(registered?.bits)
     this.#protectionDomain = protectionDomain
     const info = native.mrInfo(handle)
     this.length = info.length
@@ -189,10 +194,11 @@ export class MemoryRegion extends Resource {
   }): void {
     const { access, protectionDomain = this.#protectionDomain } = change
     const moves = protectionDomain !== this.#protectionDomain
-    const bits = this.mapped ? regionBits(this.ownBuffer, access) : accessBits(access)
+    const bits = accessBits(access)
     calling(this.description, () =>
       native.reregMr(this.handle, moves ? protectionDomain.handle : undefined, bits),
     )
+    this.#noteWritten(bits)
     if (moves) {
       this.adopt(this.#protectionDomain, protectionDomain)
       this.#protectionDomain = protectionDomain
@@ -200,6 +206,10 @@ export class MemoryRegion extends Resource {
     const info = native.mrInfo(this.handle)
     this.#localKey = info.localKey
     this.#remoteKey = info.remoteKey
+  }
+
+  #noteWritten(bits = 0): void {
+    if (this.#registered !== undefined && (bits & WRITTEN) !== 0) noteWritten(this.#registered)
   }
 }
 

@@ -139,8 +139,14 @@ SendResult Sender::flush() {
 
 SendResult Sender::flush_lent(uint32_t offset, uint8_t* data, uint32_t length) {
   if (capacity_ == 0) return SendResult::closed;
-  const uint32_t bytes = 1u << peer_.log2_capacity;
-  if (offset > bytes || length > bytes - offset) return SendResult::failed;
+  // It ends where the batch does, or less than a unit before.
+  const uint64_t batch = (next_ - posted()) << format_.unit_log2();
+  const uint64_t end = (((next_ - 1) & mask_) + 1) << format_.unit_log2();
+  const uint64_t place_end = uint64_t{offset} + length;
+  if (batch == 0 || length > batch || place_end > end || end - place_end >= 1u << format_.unit_log2()) {
+    failed_ = true;
+    return SendResult::failed;
+  }
   uint8_t* const place = staging_ + offset;
   const LentBytes lent{data, reinterpret_cast<uint64_t>(place), length};
   const bool lends = qp_.handle()->verbs->post_send_lent != nullptr;

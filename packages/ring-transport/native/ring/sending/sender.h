@@ -57,8 +57,9 @@ class Sender {
   // Posts staged frames as one batch. `full`: no credit or no place in the send queue; a writable event
   // follows, after which flush must be called again.
   SendResult flush();
-  // flush() of a batch whose last payload is to be at at(offset of 0) + `offset`, and is still at `data`,
-  // where it may change as soon as this returns. `failed` too where it has no place there.
+  // flush() of a batch whose last payload is still at `data`, where it may change as soon as this returns;
+  // its place is `offset` bytes behind the start of the staging region. `full`: it has been copied there.
+  // `failed` also where that is no place at the batch's end.
   SendResult flush_lent(uint32_t offset, uint8_t* data, uint32_t length);
   // From now on the last work request of each post is signaled, so that drained() comes true.
   void signal() { signal_ = true; }

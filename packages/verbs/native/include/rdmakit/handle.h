@@ -31,7 +31,8 @@ enum class HandleKind : uint32_t {
 };
 
 // Bytes of RDMA WRITEs that are not in registered memory yet: those for [address, address + length), within
-// one scatter/gather element, are at `data`.
+// one scatter/gather element, are at `data`. That is no part of any request; the place stays registered, and
+// nobody else's, until the call is over. SENDs and inline requests take what is at the place.
 struct LentBytes {
   uint8_t* data;
   uint64_t address;

@@ -92,7 +92,8 @@ uint32_t Batch::mark_fpdu() {
 
 void Batch::put_back(const LentBytes& lent) {
   for (uint32_t i = at_; i < count_; i++) {
-    const uint64_t offset = static_cast<uint64_t>(static_cast<uint8_t*>(pieces_[i].iov_base) - lent.data);
+    const uint64_t offset =
+        reinterpret_cast<uint64_t>(pieces_[i].iov_base) - reinterpret_cast<uint64_t>(lent.data);
     if (offset < lent.length) pieces_[i].iov_base = reinterpret_cast<uint8_t*>(lent.address) + offset;
   }
 }

@@ -19,7 +19,7 @@ class Batch {
   // Payload pieces up to this length are copied: an iovec entry costs the kernel about as much.
   static constexpr uint32_t kCopied = 512;
   // Data that were just read for the CRC should still be in the cache when the kernel copies them.
-  static constexpr uint32_t kBytes = 512 * 1024;
+  static constexpr uint32_t kBytes = 128 * 1024;
   static constexpr uint32_t kPieces = 128;
   static constexpr uint32_t kScratch = 16 * 1024;
 

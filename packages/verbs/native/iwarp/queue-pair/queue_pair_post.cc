@@ -9,7 +9,7 @@ namespace rdmakit::iwarp {
 
 // A post_send sends at most this many batches itself. The thread that moves this queue pair's data sends the
 // rest: a caller must not be blocked for as long as the peer takes to read a gigabyte.
-constexpr int kSendsWhilePosting = 4;
+constexpr int kSendsWhilePosting = 16;
 
 // Hot path: no allocation; one lock; the system calls are sends.
 int QueuePair::post_send(ibv_send_wr* request, ibv_send_wr** bad, const LentBytes* lent) {
