@@ -111,13 +111,14 @@ void control_at_once() {
 void told_while_it_stands() {
   NbdShape shape;
   shape.options.wait_mode = WaitMode::poll;
+  shape.options.operation_timeout_ns = kNever;
   NbdVolume volume(shape);
   SocketClient client(volume.attach(0));
   std::vector<uint8_t> page(kPage, 0x5a), back(kPage);
   Server& server = *volume.servers[0];
-  // More than its mailbox holds.
+  // More than its mailbox holds twice: it may take all that is there once more before it stands.
   std::vector<QpRef> queue_pairs;
-  for (int i = 0; i < 200; i++) queue_pairs.push_back(volume.queue_pair(0, server));
+  for (int i = 0; i < 300; i++) queue_pairs.push_back(volume.queue_pair(0, server));
   // While a WRITE is under way the lane polls, which is where it is held.
   server.set_mode(Server::Mode::hung);
   std::thread writes([&] { CHECK(client.write(0, page.data(), kPage) == kOk); });
