@@ -153,8 +153,8 @@ export const mutations = [
   {
     name: 'ring-lends-what-a-peer-may-write',
     file: 'packages/ring-transport/src/sending/outbox.ts',
-    find: 'if (mayChange(bytes.buffer)) {',
-    replace: 'if (mayChange(bytes.buffer) && bytes.length === 0) {',
+    find: ' && !mayChange(bytes.buffer))',
+    replace: ' && !(mayChange(bytes.buffer) && length === 0))',
     why: 'A peer that writes to a message while it is forwarded breaks the connection to a third one.',
     tests: ['unit packages/ring-transport/test/sending/lent.test.ts'],
   },

@@ -87,11 +87,7 @@ export class Outbox {
     const length = bytes.length
     const at = this.#place(type, length)
     if (at < 0) return false
-    if (length >= this.#leastLent) this.#commitLong(type, correlation, immediate, bytes, at)
-    else {
-      this.#writer.bytes.set(bytes, at)
-      this.#commit(type, length, correlation, immediate)
-    }
+    this.#put(type, correlation, immediate, bytes, at)
     return true
   }
 
@@ -138,6 +134,17 @@ export class Outbox {
     this.#committed(this.#writer.commit(type, length, correlation, immediate), length)
   }
 
+  /** A long payload, which fills a batch by itself, leaves from where it is, unless that may change meanwhile. */
+  #put(type: number, correlation: number, immediate: number, bytes: Uint8Array, at: number): void {
+    const { length } = bytes
+    if (length >= this.#leastLent && !mayChange(bytes.buffer))
+      this.#committed(this.#writer.commitLent(type, bytes, correlation, immediate, at), length)
+    else {
+      this.#writer.bytes.set(bytes, at)
+      this.#commit(type, length, correlation, immediate)
+    }
+  }
+
   #committed(result: number, length: number): void {
     this.frames++
     this.bytes += length
@@ -145,15 +152,6 @@ export class Outbox {
     if (!this.#flushScheduled) this.#schedule()
   }
   // --- end of the hot path ---
-
-  /** A long payload, which fills a batch by itself, leaves from where it is, unless that may change meanwhile. */
-  #commitLong(type: number, correlation: number, immediate: number, bytes: Uint8Array, at: number): void {
-    const { length } = bytes
-    if (mayChange(bytes.buffer)) {
-      this.#writer.bytes.set(bytes, at)
-      this.#commit(type, length, correlation, immediate)
-    } else this.#committed(this.#writer.commitLent(type, bytes, correlation, immediate, at), length)
-  }
 
   #require(result: number): void {
     if (result !== SEND.full) throw this.#failed()
@@ -324,11 +322,7 @@ export class Outbox {
   #lay(type: number, correlation: number, immediate: number, bytes: Uint8Array): boolean {
     const at = this.#tryPlace(type, bytes.length)
     if (at < 0) return false
-    if (bytes.length >= this.#leastLent) this.#commitLong(type, correlation, immediate, bytes, at)
-    else {
-      this.#writer.bytes.set(bytes, at)
-      this.#commit(type, bytes.length, correlation, immediate)
-    }
+    this.#put(type, correlation, immediate, bytes, at)
     return true
   }
 
