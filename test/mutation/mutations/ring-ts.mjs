@@ -232,8 +232,8 @@ export const mutations = [
   {
     name: 'waiting-frame-changes',
     file: source('sending/waiting-frames'),
-    find: 'frame.bytes = copyOf(frame.bytes)',
-    replace: 'copyOf(frame.bytes)',
+    find: 'frame.bytes = copy\n',
+    replace: 'void copy\n',
     why: 'A request that waits for room is sent with what its caller has put into the buffer since.',
     tests: [unit('sending/outbox')],
   },

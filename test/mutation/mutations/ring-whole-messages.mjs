@@ -119,6 +119,32 @@ export const mutations = [
     tests: [unit('sending/waiting-frames')],
   },
   {
+    name: 'waiting-memory-for-two',
+    file: source('sending/waiting-memory'),
+    find: '.pop()',
+    replace: '.at(-1)',
+    why: 'Of two requests that wait for room the first is sent with the bytes of the second.',
+    tests: [unit('sending/waiting-memory')],
+  },
+  {
+    name: 'waiting-memory-while-it-waits',
+    file: source('sending/waiting-frames'),
+    find: `          if (!this.#sendOne(frame)) return false
+`,
+    replace: `          if (!this.#sendOne(frame)) return waitingMemory.giveBack(frame.memory ?? NONE) ?? false
+`,
+    why: 'A request that finds room for some of its parts gives its memory to others, and goes on with their bytes.',
+    tests: [unit('sending/waiting-memory')],
+  },
+  {
+    name: 'waiting-memory-without-bound',
+    file: source('sending/waiting-memory'),
+    find: 'if (this.bytes + memory.length > MOST_KEPT) return',
+    replace: 'void MOST_KEPT',
+    why: 'A program keeps all the memory that its answers to a slow peer have ever waited in.',
+    tests: [unit('sending/waiting-memory')],
+  },
+  {
     name: 'early-frames-are-kept-for-nobody',
     file: source('receiving/frame-receiver'),
     find: 'if (this.#sink === undefined) this.start(NOBODY)',

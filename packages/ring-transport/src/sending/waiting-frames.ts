@@ -1,8 +1,8 @@
 import { UsageError } from '@rdmakit/verbs'
 import { deferred } from '@rdmakit/verbs/internal'
 import { isPromise } from '../base/is-promise.js'
-import { copyOf } from '../base/own-memory.js'
 import { TYPE } from '../native.js'
+import { WaitingMemory } from './waiting-memory.js'
 
 /** The fields of a frame besides its bytes. */
 export interface FrameFields {
@@ -32,6 +32,8 @@ class Waiting {
   bytes: Uint8Array | undefined
   /** how many it had when it began to wait: they may be lent, and taken away */
   readonly length: number | undefined
+  /** what they were copied to, if that may serve again */
+  memory: Uint8Array | undefined
   /** bytes of the whole message of which parts have been laid out, else 0 */
   begun = 0
   /** why it will never have any */
@@ -60,6 +62,8 @@ class Waiting {
 /** Waiting frames from which on it is looked whether they are still wanted. */
 const LEAST_PRUNED = 64
 const NONE = new Uint8Array()
+/** Of all connections: what one has sent serves the next. */
+const waitingMemory = new WaitingMemory()
 
 /**
  * Frames that must be sent but find no room, in order. A message longer than a frame goes in parts, as room permits.
@@ -112,6 +116,7 @@ export class WaitingFrames {
         try {
           if (!this.#sendOne(frame)) return false
           frame.left.resolve()
+          this.#reuse(frame)
         } catch (failure) {
           frame.left.reject(failure)
         }
@@ -190,11 +195,22 @@ export class WaitingFrames {
   #keep(frame: Waiting): void {
     if (frame.bytes === undefined) return
     try {
-      frame.bytes = copyOf(frame.bytes)
+      const { copy, memory } = waitingMemory.copy(frame.bytes)
+      frame.bytes = copy
+      frame.memory = memory
     } catch (failure) {
       if (frame.begun === 0) frame.failure = failure
       frame.bytes = NONE
     }
+  }
+
+  /** The frame has left or is not wanted: laid out, its bytes are in the ring, or the staging region. */
+  #reuse(frame: Waiting): void {
+    const { memory } = frame
+    if (memory === undefined) return
+    frame.bytes = undefined
+    frame.memory = undefined
+    waitingMemory.giveBack(memory)
   }
 
   /** Fills in bytes that were not known when their frame got its place. */
