@@ -139,7 +139,7 @@ export const mutations = [
   {
     name: 'waiting-memory-without-bound',
     file: source('sending/waiting-memory'),
-    find: 'if (this.bytes + memory.length > MOST_KEPT) return',
+    find: 'if (this.bytes + length > MOST_KEPT) return',
     replace: 'void MOST_KEPT',
     why: 'A program keeps all the memory that its answers to a slow peer have ever waited in.',
     tests: [unit('sending/waiting-memory')],

@@ -228,7 +228,10 @@ export class WaitingFrames {
     const kept: Waiting[] = []
     for (const frame of this.#frames) {
       if (frame.begun > 0 || frame.wanted()) kept.push(frame)
-      else frame.left.resolve()
+      else {
+        frame.left.resolve()
+        this.#reuse(frame)
+      }
     }
     this.#frames = kept
     this.#pruneAt = Math.max(LEAST_PRUNED, 2 * kept.length)

@@ -7,25 +7,31 @@ const MOST = 2 ** 20
 /** bytes that are kept: those of 64 requests under way that have half of the default ring for themselves */
 const MOST_KEPT = 4 * 2 ** 20
 
-/** Memory that is free, by the logarithm of its length. */
+/** Memory that is free, by its length. */
 class Free {
   bytes = 0
-  readonly #byLength: Uint8Array[][] = []
+  readonly #byLength = new Map<number, Uint8Array[]>()
 
-  take(log2: number): Uint8Array | undefined {
-    const memory = this.#byLength[log2]?.pop()
-    if (memory !== undefined) this.bytes -= memory.length
+  take(length: number): Uint8Array | undefined {
+    const memory = this.#byLength.get(length)?.pop()
+    if (memory !== undefined) this.bytes -= length
     return memory
   }
 
   put(memory: Uint8Array): void {
-    if (this.bytes + memory.length > MOST_KEPT) return
-    this.bytes += memory.length
-    const log2 = 31 - Math.clz32(memory.length)
-    const list = this.#byLength[log2] ?? []
-    this.#byLength[log2] = list
-    list.push(memory)
+    const { length } = memory
+    if (this.bytes + length > MOST_KEPT) return
+    this.bytes += length
+    const list = this.#byLength.get(length)
+    if (list === undefined) this.#byLength.set(length, [memory])
+    else list.push(memory)
   }
+}
+
+/** @returns bytes of the memory for so many: four lengths to each power of two, so that at most a quarter is for nothing */
+function rounded(length: number): number {
+  const step = 2 ** (29 - Math.clz32(length - 1))
+  return Math.ceil(length / step) * step
 }
 
 /**
@@ -40,9 +46,10 @@ export class WaitingMemory {
     const { length } = bytes
     // Those that were detached have no length.
     if (length < LEAST || length > MOST) return { copy: copyOf(bytes), memory: undefined }
-    const log2 = 32 - Math.clz32(length - 1)
-    const memory = this.#free.deref()?.take(log2) ?? unwritten(2 ** log2)
-    memory.set(bytes)
+    const whole = rounded(length)
+    const memory = this.#free.deref()?.take(whole) ?? unwritten(whole)
+    // Shared memory may grow meanwhile.
+    memory.set(bytes.subarray(0, length))
     return { copy: memory.subarray(0, length), memory }
   }
 

@@ -31,6 +31,15 @@ describe('memory for bytes that wait', () => {
     expect([next.copy.buffer, other.copy.buffer]).not.toContain(last.copy.buffer)
   })
 
+  it('takes a quarter more than it has to, at most', () => {
+    const memory = new WaitingMemory()
+    for (let length = 512; length <= 2 ** 20; length += Math.ceil(length / 50)) {
+      const { memory: owned } = memory.copy(new Uint8Array(length))
+      expect(owned?.length).toBeGreaterThanOrEqual(length)
+      expect(owned?.length).toBeLessThanOrEqual(1.25 * length)
+    }
+  })
+
   it('keeps 4 MiB at most', () => {
     const memory = new WaitingMemory()
     const copies = (count: number) => Array.from({ length: count }, () => memory.copy(new Uint8Array(MANY)))
