@@ -37,7 +37,7 @@ export function qemuArguments(machine: Machine): string[] {
   // On a busy host the kernel's look at whether the timer works takes too long, and ends in a panic. With several
   // processors it would not believe their time-stamp counters, which are one, and read a device for each time.
   // Programs that start at the addresses of their last time find their translated code in the emulator's cache: fork and
-  // exec take a third of the time.
+  // exec take two fifths of the time.
   const fixed = [
     'console=ttyS0',
     'panic=-1',

@@ -4,7 +4,7 @@ import { copyOf, unwritten } from '../base/own-memory.js'
 const LEAST = 512
 /** bytes of the longest that is kept */
 const MOST = 2 ** 20
-/** bytes that are kept: those of 64 requests under way that have half of the default ring for themselves */
+/** bytes that are kept: more than enough for the half of 64 requests of 64 KiB that has no room in the default ring */
 const MOST_KEPT = 4 * 2 ** 20
 
 /** Memory that is free, by its length. */
