@@ -57,6 +57,9 @@ concept Front = requires(F front, const F constant, typename F::Client client, u
   { constant.more_input() } -> std::same_as<bool>;
   // There was no room to receive into.
   { constant.input_full() } -> std::same_as<bool>;
+  // For how long (ns, a millisecond at most) a sleeping lane need not listen for input, because what comes
+  // next is known not to be all here before; 0: it must.
+  { front.pause(now) } -> std::same_as<uint64_t>;
   // The events that a sleeping lane must poll for.
   { constant.wants_input() } -> std::same_as<bool>;
   { constant.wants_output() } -> std::same_as<bool>;

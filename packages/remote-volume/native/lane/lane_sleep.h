@@ -37,6 +37,13 @@ void WorkingLane<Work>::sleep(uint64_t now) {
     }
   }
   statistics_.sleeps.add();
+  if constexpr (Work::kServes) {
+    if (const uint64_t pause = is_open() ? work_.front().pause(now) : 0; pause != 0) {
+      wait(false, pause);
+      look_ = true;
+      return;
+    }
+  }
   held_off_ = holds_off();
   if (held_off_ && wait(false, kHoldOff)) return;
   wait(true, timeout(now));

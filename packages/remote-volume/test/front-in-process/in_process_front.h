@@ -100,6 +100,7 @@ class InProcessFront {
   }
   bool more_input() const { return !yielding_ && !queue_->empty(); }
   bool input_full() const { return false; }
+  uint64_t pause(uint64_t) const { return 0; }
   bool wants_input() const { return !yielding_; }
   bool wants_output() const { return false; }
   bool may_block() const { return false; }

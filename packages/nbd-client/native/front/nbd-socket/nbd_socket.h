@@ -12,6 +12,7 @@
 
 #include "base/unique_fd.h"
 #include "front/nbd-socket/input_stream.h"
+#include "front/nbd-socket/payload_pace.h"
 #include "front/nbd-socket/reply_queue.h"
 #include "protocol/request.h"
 #include "rdma/arena.h"
@@ -60,10 +61,13 @@ class NbdSocket {
   bool more_input() const { return more_input_; }
   // There was no room to receive into.
   bool input_full() const { return input_full_; }
+  bool mid_payload() const { return payload_left_ > 0; }
   bool wants_input() const {
     return !end_of_file_ && !input_ended_ && !input_full_ && (!yielding_ || mid_request());
   }
   bool wants_output() const { return output_blocked_; }
+  // See Front::pause(): while the kernel sends the rest of a payload.
+  uint64_t pause(uint64_t now) { return blocks_in_recv() ? pace_.pause(rest_of_payload(), now) : 0; }
   bool blocks_in_recv() const { return wants_input() && !output_blocked_ && may_block_; }
   // When a client that said goodbye must have taken its answers; 0: none.
   uint64_t linger_deadline() const { return linger_deadline_; }
@@ -75,6 +79,8 @@ class NbdSocket {
 
  private:
   bool mid_request() const { return payload_left_ > 0 || !input_.unread().empty(); }
+  // Bytes of it that have not arrived.
+  uint32_t rest_of_payload() const;
   // Bytes that may be received now.
   size_t wanted() const;
   bool begin_request();
@@ -106,8 +112,9 @@ class NbdSocket {
   uint16_t writing_ = kNone;     // slot of the WRITE whose payload is arriving
   uint32_t payload_left_ = 0;    // of it
   uint64_t payload_offset_ = 0;  // in the volume, of its next byte
-  bool end_of_file_ = false;     // nothing more comes; what came is still worked on
-  bool input_ended_ = false;     // no request follows
+  PayloadPace pace_;
+  bool end_of_file_ = false;  // nothing more comes; what came is still worked on
+  bool input_ended_ = false;  // no request follows
   bool input_full_ = false;
   bool more_input_ = false;
   bool output_blocked_ = false;

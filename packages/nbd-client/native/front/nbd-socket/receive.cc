@@ -14,6 +14,8 @@ namespace rdmakit::nbd {
 // After DISC or end of file the client has this long to take the answers that it still gets.
 constexpr uint64_t kLinger = 10 * kSecond;
 constexpr uint32_t kSlowest = 256 << 10;  // bytes of payload a second, see Terms::stall
+// Less of a payload than this is written together with its rest: each piece is a WRITE of its own.
+constexpr uint32_t kPiece = 64 << 10;
 
 NbdSocket::NbdSocket(RequestExecutor& requests, const Arena& arena, const Volume& volume)
     : requests_(requests),
@@ -37,6 +39,7 @@ void NbdSocket::open(UniqueFd socket, const Terms& terms, uint64_t longest) {
   end_of_file_ = input_ended_ = input_full_ = more_input_ = output_blocked_ = false;
   refusing_ = yielding_ = false;
   linger_deadline_ = input_deadline_ = output_deadline_ = 0;
+  pace_.reset();
   failure_ = nullptr;
   farewell_ = "";
 }
@@ -95,7 +98,13 @@ bool NbdSocket::take(uint64_t now) {
   while (!input_ended_ && failure_ == nullptr && (payload_left_ > 0 ? take_payload() : begin_request()))
     moved = true;
   if (end_of_file_ && !input_ended_) check_end_of_file();
+  pace_.looked(rest_of_payload(), now);
   return moved;
+}
+
+uint32_t NbdSocket::rest_of_payload() const {
+  const size_t unread = input_.unread().size();
+  return payload_left_ > unread ? payload_left_ - static_cast<uint32_t>(unread) : 0;
 }
 
 void NbdSocket::check_end_of_file() {
@@ -171,6 +180,7 @@ bool NbdSocket::take_payload() {
   } else {
     // Whole pages of the volume as long as more is to come, so that a page is never split in two.
     if (take < payload_left_) {
+      if (take < kPiece && !input_.filled()) return false;
       const uint64_t end = (payload_offset_ + take) / kPage * kPage;
       if (end <= payload_offset_) return false;
       take = static_cast<uint32_t>(end - payload_offset_);
