@@ -95,7 +95,6 @@ class NbdFront {
   }
   bool more_input() const { return of_device() ? queue_.more_input() : socket_.more_input(); }
   bool input_full() const { return !of_device() && socket_.input_full(); }
-  bool mid_payload() const { return !of_device() && socket_.mid_payload(); }
   uint64_t pause(uint64_t now) { return of_device() ? 0 : socket_.pause(now); }
   bool wants_input() const { return of_device() ? !queue_.yielding() : socket_.wants_input(); }
   bool wants_output() const { return !of_device() && socket_.wants_output(); }

@@ -61,7 +61,6 @@ class NbdSocket {
   bool more_input() const { return more_input_; }
   // There was no room to receive into.
   bool input_full() const { return input_full_; }
-  bool mid_payload() const { return payload_left_ > 0; }
   bool wants_input() const {
     return !end_of_file_ && !input_ended_ && !input_full_ && (!yielding_ || mid_request());
   }
@@ -113,6 +112,8 @@ class NbdSocket {
   uint32_t payload_left_ = 0;    // of it
   uint64_t payload_offset_ = 0;  // in the volume, of its next byte
   PayloadPace pace_;
+  size_t received_ = 0;       // bytes since it was told
+  bool looked_ = false;       // since then, with recv(2)
   bool end_of_file_ = false;  // nothing more comes; what came is still worked on
   bool input_ended_ = false;  // no request follows
   bool input_full_ = false;

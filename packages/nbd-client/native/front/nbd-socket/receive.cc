@@ -40,6 +40,8 @@ void NbdSocket::open(UniqueFd socket, const Terms& terms, uint64_t longest) {
   refusing_ = yielding_ = false;
   linger_deadline_ = input_deadline_ = output_deadline_ = 0;
   pace_.reset();
+  received_ = 0;
+  looked_ = false;
   failure_ = nullptr;
   farewell_ = "";
 }
@@ -67,7 +69,10 @@ bool NbdSocket::receive(bool waits) {
     more_input_ = false;
     return false;
   }
+  const size_t before = input_.unread().size();
   const InputStream::Status status = input_.receive(socket_.get(), limit, waits);
+  received_ += input_.unread().size() - before;
+  looked_ = true;
   input_full_ = status == InputStream::Status::full;
   more_input_ = status == InputStream::Status::received && input_.filled();
   switch (status) {
@@ -98,7 +103,8 @@ bool NbdSocket::take(uint64_t now) {
   while (!input_ended_ && failure_ == nullptr && (payload_left_ > 0 ? take_payload() : begin_request()))
     moved = true;
   if (end_of_file_ && !input_ended_) check_end_of_file();
-  pace_.looked(rest_of_payload(), now);
+  if (looked_) pace_.looked(std::exchange(received_, 0), now);
+  looked_ = false;
   return moved;
 }
 
