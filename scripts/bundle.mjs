@@ -19,10 +19,15 @@ export async function bundle(top, packages) {
       // The commands' dependencies on it stay in the program: one file less to open.
       preserveEntrySignatures: 'allow-extension',
       // As ES modules, of which only what is used comes along; Node's own condition gives CommonJS.
-      resolve: { alias: { rxjs: join(top, 'node_modules/rxjs/dist/esm/index.js') } },
+      resolve: { alias: { 'rxjs/internal': join(top, 'node_modules/rxjs/dist/esm/internal') } },
       logLevel: 'warn',
     })
-    const { output } = await build.generate({ format: 'esm', chunkFileNames: 'cli/[name]-[hash].js' })
+    const { output } = await build.generate({
+      format: 'esm',
+      chunkFileNames: 'cli/[name]-[hash].js',
+      // A third of the bytes, and a sixteenth of a start. Lines stay, for stack traces.
+      comments: false,
+    })
     await build.close()
     const files = new Map(output.map(({ fileName, code }) => [fileName, code]))
     files.set(join('cli', notices), licenses(output.flatMap(({ moduleIds }) => moduleIds)))

@@ -8,14 +8,14 @@ import { afterAll } from 'vitest'
 const source = fileURLToPath(new URL('volume-process.mjs', import.meta.url))
 /** Within the package: addons are loaded by name. */
 const folder = fileURLToPath(new URL(`../../build/test/${process.pid}`, import.meta.url))
-const rxjs = fileURLToPath(new URL('../../../../node_modules/rxjs/dist/esm/index.js', import.meta.url))
+const rxjs = fileURLToPath(new URL('../../../../node_modules/rxjs/dist/esm/internal', import.meta.url))
 
 async function bundle(): Promise<string> {
   mkdirSync(folder, { recursive: true })
   const build = await rolldown({
     input: source,
     platform: 'node',
-    resolve: { alias: { rxjs } },
+    resolve: { alias: { 'rxjs/internal': rxjs } },
     logLevel: 'warn',
   })
   const file = `${folder}/volume-process.mjs`

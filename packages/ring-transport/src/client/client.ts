@@ -1,15 +1,12 @@
 import { UsageError, type WaitOptions } from '@rdmakit/verbs'
 import { CallbackScope, onAbort } from '@rdmakit/verbs/internal'
-import {
-  BehaviorSubject,
-  concatMap,
-  EMPTY,
-  NEVER,
-  type Observable,
-  type ObservableInput,
-  ReplaySubject,
-  switchMap,
-} from 'rxjs'
+import type { Observable, ObservableInput } from 'rxjs'
+import { BehaviorSubject } from 'rxjs/internal/BehaviorSubject'
+import { EMPTY } from 'rxjs/internal/observable/empty'
+import { NEVER } from 'rxjs/internal/observable/never'
+import { concatMap } from 'rxjs/internal/operators/concatMap'
+import { switchMap } from 'rxjs/internal/operators/switchMap'
+import { ReplaySubject } from 'rxjs/internal/ReplaySubject'
 import { milliseconds, TRANSMIT_TIMEOUT_MS } from '../base/timeout.js'
 import { type CloseOptions, checkImmediate, type RequestOptions } from '../connection/call-options.js'
 import type { RequestHandler, RingConnection } from '../connection/connection.js'

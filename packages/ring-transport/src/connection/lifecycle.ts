@@ -1,6 +1,7 @@
 import { VerbsError } from '@rdmakit/verbs'
 import { deferred, within } from '@rdmakit/verbs/internal'
-import { type Observable, ReplaySubject } from 'rxjs'
+import type { Observable } from 'rxjs'
+import { ReplaySubject } from 'rxjs/internal/ReplaySubject'
 import { DEFAULT_TIMEOUT_MS, milliseconds } from '../base/timeout.js'
 import type { RingLink } from '../link/ring-link.js'
 import { SEND } from '../native.js'

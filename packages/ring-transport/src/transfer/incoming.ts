@@ -1,5 +1,6 @@
 import { VerbsError } from '@rdmakit/verbs'
-import { type Observable, Subject } from 'rxjs'
+import type { Observable } from 'rxjs'
+import { Subject } from 'rxjs/internal/Subject'
 import { TYPE } from '../native.js'
 import type { RingMessage } from '../receiving/message.js'
 import { encodeError } from '../requests/remote-error.js'

@@ -1,5 +1,5 @@
 import { AsyncResource } from 'node:async_hooks'
-import { Observable } from 'rxjs'
+import { Observable } from 'rxjs/internal/Observable'
 
 /**
  * The context (AsyncLocalStorage) that callbacks run in. What native code tells comes in the context of whoever used

@@ -1,4 +1,5 @@
-import { Observable, share } from 'rxjs'
+import { Observable } from 'rxjs/internal/Observable'
+import { share } from 'rxjs/internal/operators/share'
 import { inSubscribersContext } from '../base/callback-scope.js'
 import { calling } from '../base/errors.js'
 import type { Resource } from '../base/resource.js'

@@ -1,5 +1,5 @@
 import type { Observable } from 'rxjs'
-import { Subject } from 'rxjs'
+import { Subject } from 'rxjs/internal/Subject'
 import { calling } from '../base/errors.js'
 import { Resource } from '../base/resource.js'
 import { CompletionChannel } from '../completion/completion-channel.js'
