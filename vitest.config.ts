@@ -1,4 +1,5 @@
 import { defineConfig } from 'vitest/config'
+import { BaseSequencer, type TestSpecification } from 'vitest/node'
 
 const conformance = 'packages/verbs/test/conformance/**/*.test.ts'
 /** What takes long or shows its faults rarely: npm run soak sets RDMAKIT_TIER. */
@@ -8,6 +9,19 @@ const soak = '**/*.soak.test.ts'
 const sanitized = process.env.RDMAKIT_COLLECT !== undefined
 /** Only ends a hang; under sanitizers everything takes some times as long. */
 const PATIENCE_MS = sanitized ? 300_000 : 60_000
+
+/** A third of a minute to a whole one, mostly waiting. The longest is the last. */
+const LONG = ['replicas', 'pub-sub', 'reconnect', 'restart', 'examples', 'bad-input', 'upgrade', 'breaks']
+
+/** A new clone knows of no file how long it takes, and would come to the longest last, for it is short. */
+class LongFirst extends BaseSequencer {
+  override async sort(files: TestSpecification[]): Promise<TestSpecification[]> {
+    const sorted = await super.sort(files)
+    const rank = ({ moduleId }: TestSpecification) =>
+      LONG.findIndex((name) => moduleId.endsWith(`/${name}.test.ts`))
+    return sorted.toSorted((a, b) => rank(b) - rank(a))
+  }
+}
 
 /** The conformance suite of verbs, unchanged, on a provider. */
 const onProvider = (name: string, uri: string) => ({
@@ -19,6 +33,7 @@ export default defineConfig({
   test: {
     // A native addon lives in a process of its own. Most tests wait for something most of the time.
     pool: 'forks',
+    sequence: { sequencer: LongFirst },
     // What is built is loaded by Node itself: importing takes half the time.
     server: { deps: { external: [/\/packages\/[^/]+\/dist\//] } },
     maxWorkers: 4,

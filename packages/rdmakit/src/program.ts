@@ -68,7 +68,7 @@ function addStatus(program: Command): void {
       examples: ['rdmakit status', 'rdmakit status --watch 5', 'rdmakit status --json'],
     })
     .action(async ({ json, watch }: { json: boolean; watch?: number | true }) => {
-      const of = { servers: server.SERVERS, clients: await client.loadClients() }
+      const of = { servers: await server.loadServers(), clients: await client.loadClients() }
       await client.printStatus({
         json,
         seconds: watch === true ? 1 : watch,

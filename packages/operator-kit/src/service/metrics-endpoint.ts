@@ -1,6 +1,6 @@
 import { createServer, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
-import { Registry } from 'prom-client'
+import type { Registry } from 'prom-client'
 import { InvalidInputError } from '../command-line/invalid-input-error.js'
 import { nameOption } from '../files/paths.js'
 
@@ -9,6 +9,12 @@ const ANSWER_TIMEOUT_MS = 10_000
 /** By itself Node.js looks for requests that are late only every 30 s. */
 const LATE_LOOK_MS = 1_000
 const MAXIMUM_CONNECTIONS = 32
+
+/** No registry: prom-client takes long to load, and each start of a program loads this file. */
+const NOTHING = {
+  contentType: 'text/plain; version=0.0.4; charset=utf-8',
+  metrics: () => Promise.resolve(''),
+} as const
 
 /** `host:port`, `[v6]:port`, or a port on loopback. @throws InvalidInputError */
 export function parseAddress(text: string, what: string): { host: string; port: number } {
@@ -38,7 +44,7 @@ export class MetricsEndpoint {
    * @throws InvalidInputError; EADDRINUSE and others of listen
    */
   static async open(
-    registry: Registry,
+    registry: Pick<Registry, 'metrics' | 'contentType'>,
     address: string,
     answerTimeout = ANSWER_TIMEOUT_MS,
   ): Promise<MetricsEndpoint> {
@@ -81,7 +87,7 @@ export class MetricsEndpoint {
 
   /** Finds out whether the address could be had, and lets go of it. @throws as {@link open} */
   static async check(address: string): Promise<void> {
-    const endpoint = await MetricsEndpoint.open(new Registry(), address)
+    const endpoint = await MetricsEndpoint.open(NOTHING, address)
     endpoint.close()
   }
 

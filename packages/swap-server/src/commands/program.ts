@@ -10,10 +10,7 @@ import {
   programCommand,
   runCommandLine,
 } from '@rdmakit/operator-kit'
-import { reclaimMemory } from './reclaim.js'
 import { addServe } from './serve-command.js'
-import { printServerStatus, SERVERS } from './status.js'
-import { stopServer } from './stop.js'
 import { keyOf, tenantArgument } from './tenant-argument.js'
 import { uriOf } from './uri-argument.js'
 
@@ -66,6 +63,7 @@ function addStatus(program: ProgramCommand, typed: string): void {
         uris: string[],
         options: { tenant?: string; keyFile?: string; json: boolean; watch?: number | true },
       ) => {
+        const { printServerStatus } = await import('./status.js')
         await printServerStatus({
           uris,
           json: options.json,
@@ -96,6 +94,7 @@ function addReclaim(program: ProgramCommand, typed: string): void {
       examples: [`${typed} reclaim 2G --wait 300`, `${typed} reclaim 0`],
     })
     .action(async (size: string, options: { pid?: number; hold: number; wait: number; json: boolean }) => {
+      const { reclaimMemory } = await import('./reclaim.js')
       const { text, complete, outcome } = await reclaimMemory({
         size,
         pid: options.pid,
@@ -123,6 +122,7 @@ function addStop(program: ProgramCommand, typed: string): void {
     )
     .withNotes({ examples: [`${typed} stop`, `${typed} stop --pid 4711 --wait 600`] })
     .action(async ({ pid, now, wait }: { pid?: number; now: boolean; wait: number }) => {
+      const { stopServer } = await import('./stop.js')
       await stopServer({ pid, now, wait })
       process.exit(EXIT.ok)
     })
@@ -142,4 +142,6 @@ export async function main(words: readonly string[], typed = 'swap-server'): Pro
   }
 }
 
-export { SERVERS }
+export async function loadServers() {
+  return (await import('./status.js')).SERVERS
+}

@@ -6,7 +6,7 @@ import {
   secondsInRange,
 } from '@rdmakit/operator-kit'
 import { Option } from 'commander'
-import { serve } from './serve.js'
+import type { ServeOptions } from './serve.js'
 import { uriOf } from './uri-argument.js'
 
 const DAY = 86_400
@@ -82,7 +82,10 @@ export function addServe(program: ProgramCommand, typed: string): ProgramCommand
         `${typed} --listen iwarp://127.0.0.1:0 --memory 1G --slab-size 16M --json`,
       ],
     })
-    .action(serve)
+    .action(async (options: ServeOptions) => {
+      const { serve } = await import('./serve.js')
+      await serve(options)
+    })
 }
 
 const EXIT_STATUSES = `Exit status: ${EXIT.ok} after a signal to stop, ${EXIT.usage} invalid command line, ${EXIT.system} the kernel lacks or refuses something needed, ${EXIT.taken} an address or a path is in use, ${EXIT.forbidden} permission denied, ${EXIT.configuration} an invalid file, ${EXIT.failed} anything else.`
