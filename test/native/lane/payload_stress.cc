@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "../engine/fixture/nbd_fixture.h"
+#include "front/nbd-socket/input_stream.h"
 #include "front/nbd-socket/payload_pace.h"
 
 namespace lane_payload_stress {
@@ -80,12 +81,15 @@ struct Sender {
   const int fd;
   const LaneStatistics& statistics;
 
-  explicit Sender(WaitMode mode)
-      : volume(shape_of(mode)), fd(volume.attach(0)), statistics(volume.engine->lane(0).statistics()) {}
+  explicit Sender(WaitMode mode, uint64_t delay_ns = 0)
+      : volume(shape_of(mode, delay_ns)),
+        fd(volume.attach(0)),
+        statistics(volume.engine->lane(0).statistics()) {}
   ~Sender() { close(fd); }
-  static NbdShape shape_of(WaitMode mode) {
+  static NbdShape shape_of(WaitMode mode, uint64_t delay_ns) {
     NbdShape shape;
     shape.options.wait_mode = mode;
+    shape.behaviour.delay_ns = delay_ns;
     return shape;
   }
   // Until the lane has taken it.
@@ -121,8 +125,7 @@ struct Sender {
   }
 };
 
-// Pages that have each arrived before the next is sent. The first and the last payload are so long that the
-// memory that they are received into comes to its end within a piece.
+// Pages that have each arrived before the next is sent.
 void few_writes(WaitMode mode) {
   const Sender sender(mode);
   uint64_t seed = 1;
@@ -139,6 +142,24 @@ void few_writes(WaitMode mode) {
           static_cast<unsigned long long>(writes));
     sender.expect_noise(0, length, seed);
   }
+}
+
+// While WRITEs take so long that the memory of none can be used again, it comes to its end within a piece: it
+// begins with the header, which comes together with the first page.
+void fills_memory() {
+  const Sender sender(WaitMode::poll, 100'000'000);
+  constexpr uint32_t kLength = 3 * kInputChunk;
+  const RequestHeader request = header(kCmdWrite, 7, 0, kLength);
+  std::vector<uint8_t> bytes(sizeof request + kLength);
+  std::memcpy(bytes.data(), &request, sizeof request);
+  fill_noise(bytes.data() + sizeof request, kLength, 1);
+  for (size_t at = 0; at < bytes.size();) {
+    const size_t length = at == 0 ? sizeof request + kPage : kPage;
+    sender.send(bytes.data() + at, length);
+    at += length;
+  }
+  sender.answered();
+  sender.expect_noise(0, kLength, 1);
 }
 
 // After pauses that were too short, a long one.
@@ -212,6 +233,7 @@ STRESS(lane_payload) {
   timed("pace", pace);
   timed("few writes, asleep", [] { few_writes(WaitMode::event); });
   timed("few writes, awake", [] { few_writes(WaitMode::poll); });
+  timed("fills memory", fills_memory);
   timed("pauses", pauses);
   timed("stops", stops);
   timed("hands over", hands_over);
