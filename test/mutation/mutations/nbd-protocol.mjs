@@ -117,7 +117,7 @@ export const mutations = [
   {
     name: 'each-page-goes-by-itself',
     file: 'packages/nbd-client/native/front/nbd-socket/receive.cc',
-    find: '      if (take < kPiece && !input_.filled()) return false;\n',
+    find: '      if (take < PayloadPace::kPiece && !input_.filled()) return false;\n',
     replace: '',
     why: 'A payload that comes a page at a time is written in as many WRITEs as it has pages.',
     tests: ['native asan lane_payload'],
@@ -125,8 +125,8 @@ export const mutations = [
   {
     name: 'pieces-larger-than-memory',
     file: 'packages/nbd-client/native/front/nbd-socket/receive.cc',
-    find: 'if (take < kPiece && !input_.filled()) return false;',
-    replace: 'if (take < kPiece) return false;',
+    find: 'if (take < PayloadPace::kPiece && !input_.filled()) return false;',
+    replace: 'if (take < PayloadPace::kPiece) return false;',
     why: 'A payload that comes to the end of the memory for it within a piece is waited for, for ever.',
     tests: ['native asan lane_payload'],
   },

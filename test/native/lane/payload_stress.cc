@@ -21,28 +21,32 @@ void pace() {
   constexpr uint32_t kRest = kPages * kPage;
   PayloadPace pace;
   uint64_t now = kSecond;
+  const auto looked = [&pace](size_t bytes, uint64_t at) {
+    pace.received(bytes);
+    pace.judge(at);
+  };
   CHECK(pace.pause(0, now) == 0 && pace.pause(PayloadPace::kLeast - 1, now) == 0);
   const uint64_t first = pace.pause(kRest, now);
   CHECK(first > 0);
   // Something else ends the pause early: what is left of it.
-  pace.looked(kPage, now + first / 2);
+  looked(kPage, now + first / 2);
   CHECK(pace.pause(kRest - kPage, now + first / 2) == first - first / 2);
   // Too short: twice as long for each page that is still to come.
   now += first;
-  pace.looked(kRest / 2 - kPage, now);
+  looked(kRest / 2 - kPage, now);
   CHECK(pace.pause(kRest / 2, now) == first);
   // Nothing has come: it listens until something does.
   now += first;
-  pace.looked(0, now);
+  looked(0, now);
   CHECK(pace.pause(kRest / 2, now) == 0);
-  pace.looked(0, now += kSecond);
+  looked(0, now += kSecond);
   CHECK(pace.pause(kRest / 2, now) == 0);
-  pace.looked(kRest / 4, now);
+  looked(kRest / 4, now);
   CHECK(pace.pause(kRest / 4, now) == first);
   // Long enough, again and again, if with requests behind it: an eighth less each time, as far as the first.
   uint64_t last = UINT64_MAX;
   for (int i = 0; i < 100; i++) {
-    pace.looked(2 * kRest, now += pace.pause(kRest, now));
+    looked(2 * kRest, now += pace.pause(kRest, now));
     const uint64_t next = pace.pause(kRest, now);
     CHECK(next < last || next == first);
     last = next;
@@ -51,24 +55,24 @@ void pace() {
   // What has come before its end ends it as well, and is not counted for the next one.
   for (int i = 0; i < 2; i++) {
     CHECK(pace.pause(kRest, now) == first);
-    pace.looked(kRest, ++now);
+    looked(kRest, ++now);
   }
-  pace.looked(kPage, now + kSecond);
+  looked(kPage, now + kSecond);
   CHECK(pace.pause(kRest, now + kSecond) == first);
   // No socket holds more than some of a long payload: that is waited for.
   for (int i = 0; i < 100; i++) {
     CHECK(pace.pause(100 * kRest, now) == first);
-    pace.looked(kRest, now += first);
+    looked(kRest, now += first);
   }
   // The clock is set back by more than a pause may take.
   CHECK(pace.pause(kRest, now) == first);
   CHECK(pace.pause(kRest, now - kSecond) == first);
-  pace.looked(kRest, now);
+  looked(kRest, now);
   // Never long enough: a millisecond at most.
   for (int i = 0; i < 100; i++) {
     const uint64_t pause = pace.pause(kRest, now);
     CHECK(pause > 0 && pause <= PayloadPace::kLongest);
-    pace.looked(kPage, now += pause);
+    looked(kPage, now += pause);
   }
   CHECK(pace.pause(kRest, now) > PayloadPace::kLongest * 9 / 10);
   pace.reset();

@@ -48,6 +48,27 @@ void kill_and_replace(const std::string& name, Acknowledge acknowledge, int roun
               static_cast<unsigned long long>(errors));
 }
 
+// One lane reads in order, and so ahead of its client, what another one then writes.
+void read_ahead_and_written(const std::string& name) {
+  ProcessVolume volume(name, 2, Acknowledge::all);
+  const auto attachments = volume.attach();
+  Client reader(attachments[0]), writer(attachments[1]);
+  constexpr uint32_t kBytes = 512 << 10;
+  std::vector<uint8_t> bytes(kBytes), page(kPage);
+  fill_noise(bytes.data(), kBytes, 0);
+  CHECK(writer.write(0, bytes.data(), kBytes) == 0);
+  // Reading ahead begins at one of these places, some of the time behind the last answer.
+  for (uint32_t pages = 3; pages < 60; pages++) {
+    for (uint32_t i = 0; i < pages; i++) {
+      CHECK(reader.read(i * kPage, page.data(), kPage) == 0);
+      CHECK(std::memcmp(page.data(), &bytes[size_t{i} * kPage], kPage) == 0);
+    }
+    fill_noise(bytes.data(), kBytes, pages);
+    CHECK(writer.write(0, bytes.data(), kBytes) == 0);
+  }
+  CHECK(volume.engine().close(kCloseTime) == 0);
+}
+
 STRESS(engine_replica_process) {
   if (count == 5 && std::string(arguments[1]) == "--serve")
     return serve(arguments[2], arguments[3], std::atoi(arguments[4]));
@@ -58,6 +79,9 @@ STRESS(engine_replica_process) {
   timed("shm", [&] { kill_and_replace("shm", Acknowledge::all, std::max(2, effort(3)), random); });
   timed("iwarp, --ack one",
         [&] { kill_and_replace("iwarp", Acknowledge::one, std::max(2, effort(2)), random); });
+  for (const char* const name : {"iwarp", "shm"})
+    timed(std::string("read ahead and written, ").append(name).c_str(),
+          [=] { read_ahead_and_written(name); });
   std::printf("ok\n");
   return 0;
 }

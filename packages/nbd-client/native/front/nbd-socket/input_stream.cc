@@ -29,8 +29,8 @@ bool InputStream::make_room() {
   }
   if (kInputChunk - end_ >= kLowRoom) return true;
   const uint32_t carry = end_ - begin_;
-  if (carry > kMaxCarry)
-    return end_ < kInputChunk;  // the reader is stalled, or waits for more; do not copy its backlog
+  // The reader is stalled, or waits for more: its backlog is not copied.
+  if (carry > kMaxCarry) return end_ < kInputChunk;
   uint16_t next = chunk_;
   if (pins_.count(chunk_) != 0) {
     for (next = 0; next < kInputChunks && pins_.count(next) != 0;) next++;

@@ -112,8 +112,6 @@ class NbdSocket {
   uint32_t payload_left_ = 0;    // of it
   uint64_t payload_offset_ = 0;  // in the volume, of its next byte
   PayloadPace pace_;
-  size_t received_ = 0;       // bytes since it was told
-  bool looked_ = false;       // since then, with recv(2)
   bool end_of_file_ = false;  // nothing more comes; what came is still worked on
   bool input_ended_ = false;  // no request follows
   bool input_full_ = false;

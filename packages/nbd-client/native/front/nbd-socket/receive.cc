@@ -14,8 +14,6 @@ namespace rdmakit::nbd {
 // After DISC or end of file the client has this long to take the answers that it still gets.
 constexpr uint64_t kLinger = 10 * kSecond;
 constexpr uint32_t kSlowest = 256 << 10;  // bytes of payload a second, see Terms::stall
-// Less of a payload than this is written together with its rest: each piece is a WRITE of its own.
-constexpr uint32_t kPiece = 64 << 10;
 
 NbdSocket::NbdSocket(RequestExecutor& requests, const Arena& arena, const Volume& volume)
     : requests_(requests),
@@ -40,8 +38,6 @@ void NbdSocket::open(UniqueFd socket, const Terms& terms, uint64_t longest) {
   refusing_ = yielding_ = false;
   linger_deadline_ = input_deadline_ = output_deadline_ = 0;
   pace_.reset();
-  received_ = 0;
-  looked_ = false;
   failure_ = nullptr;
   farewell_ = "";
 }
@@ -71,8 +67,7 @@ bool NbdSocket::receive(bool waits) {
   }
   const size_t before = input_.unread().size();
   const InputStream::Status status = input_.receive(socket_.get(), limit, waits);
-  received_ += input_.unread().size() - before;
-  looked_ = true;
+  pace_.received(input_.unread().size() - before);
   input_full_ = status == InputStream::Status::full;
   more_input_ = status == InputStream::Status::received && input_.filled();
   switch (status) {
@@ -103,8 +98,7 @@ bool NbdSocket::take(uint64_t now) {
   while (!input_ended_ && failure_ == nullptr && (payload_left_ > 0 ? take_payload() : begin_request()))
     moved = true;
   if (end_of_file_ && !input_ended_) check_end_of_file();
-  if (looked_) pace_.looked(std::exchange(received_, 0), now);
-  looked_ = false;
+  pace_.judge(now);
   return moved;
 }
 
@@ -186,7 +180,7 @@ bool NbdSocket::take_payload() {
   } else {
     // Whole pages of the volume as long as more is to come, so that a page is never split in two.
     if (take < payload_left_) {
-      if (take < kPiece && !input_.filled()) return false;
+      if (take < PayloadPace::kPiece && !input_.filled()) return false;
       const uint64_t end = (payload_offset_ + take) / kPage * kPage;
       if (end <= payload_offset_) return false;
       take = static_cast<uint32_t>(end - payload_offset_);
