@@ -7,10 +7,7 @@ export interface NativeLayout {
   readonly tail: number
   readonly idle: number
   readonly full: number
-  /**
-   * how many more frames than one a request or an answer counts for in the first batch of a turn, written by the thread;
-   * not 0 where the peer works at the same time
-   */
+  /** 1 where the peer works at the same time, else 0; written by the thread */
   readonly hurry: number
   readonly slots: number
   readonly slotStride: number

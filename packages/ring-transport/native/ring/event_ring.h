@@ -38,8 +38,7 @@ class EventRing {
   static constexpr uint32_t kTail = 1 * kLine;
   static constexpr uint32_t kIdle = 2 * kLine;
   static constexpr uint32_t kFull = 3 * kLine;
-  // By the polling thread: how many more frames than one a request or an answer counts for in the first batch
-  // of a turn; not 0 where the peer works at the same time.
+  // By the polling thread: 1 where the peer works at the same time, else 0.
   static constexpr uint32_t kHurry = 4 * kLine;
   static constexpr uint32_t kSlots = 5 * kLine;
   static constexpr uint32_t kSlotStride = 2 * kLine;

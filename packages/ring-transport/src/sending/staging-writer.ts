@@ -22,6 +22,8 @@ export interface BatchLimits {
 
 /** bytes of a payload from which on a copy costs more than a call into native code */
 const LEAST_LENT = 16_384
+/** requests and answers of the first batch of a turn in a hurry; each of the next has twice as many */
+const FIRST_IN_A_HURRY = 4
 /** bytes of a frame before its payload, at most */
 export const HEADER = 16
 /** … of a frame of version 3 that has no correlation */
@@ -54,6 +56,8 @@ export class StagingWriter {
   /** units of the region, less one */
   readonly #mask: number
   readonly #batchFrames: number
+  /** how many more frames than one a request or an answer counts for in the first batch of a turn in a hurry */
+  readonly #hurried: number
   readonly #batchUnits: number
   /** of the words, as last read: units laid out then, and their place; units posted */
   #next = 0
@@ -101,6 +105,7 @@ export class StagingWriter {
     this.#hurry = hurry
     this.#port = port
     this.#batchFrames = limits.frames
+    this.#hurried = Math.max(0, Math.floor(limits.frames / FIRST_IN_A_HURRY) - 1)
     this.#batchUnits = Math.max(1, limits.bytes >>> this.#unitLog2)
     this.leastLent = Math.max(LEAST_LENT, limits.bytes)
   }
@@ -130,7 +135,7 @@ export class StagingWriter {
       frames[(at >>> 2) + 1] = immediate
     } else {
       header = this.#write(type, length, correlation, immediate)
-      this.#count += (this.#hurry[0] as number) >>> this.#batches
+      if (this.#hurry[0] !== 0) this.#count += this.#hurried >>> this.#batches
     }
     const next = (at + header + length + this.#unitMask) & ~this.#unitMask
     this.#at = next

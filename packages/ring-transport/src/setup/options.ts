@@ -32,7 +32,7 @@ export interface RingOptions extends LivenessOptions {
   readonly receiveDepth?: number | undefined
   /** work requests that this end keeps outstanding, 16 … 4096, default 128 */
   readonly sendDepth?: number | undefined
-  /** maximum number of messages per doorbell, 1 … 1024, default 128 */
+  /** maximum number of messages per doorbell, 1 … 1024, default 512 */
   readonly batchFrames?: number | undefined
   /**
    * Bytes after which a batch is posted, so that the device works while more is laid out, 64 … 64 MiB,
@@ -149,7 +149,7 @@ export function settings(options: ConnectOptions): Settings {
       MAX_RECEIVE_DEPTH,
     ),
     sendDepth,
-    batchFrames: integerInRange('batchFrames', options.batchFrames ?? 128, 1, 1024),
+    batchFrames: integerInRange('batchFrames', options.batchFrames ?? 512, 1, 1024),
     batchBytes: integerInRange('batchBytes', options.batchBytes ?? 32 * 1024, 64, 2 ** 26),
     signalEvery: integerInRange(
       'signalEvery',

@@ -2,12 +2,14 @@
 import { expect, it } from 'vitest'
 import { SEND, TYPE } from '../../src/native.js'
 import { StagingWriter } from '../../src/sending/staging-writer.js'
+import { settings } from '../../src/setup/options.js'
 
 const CAPACITY_LOG2 = 14
 const UNITS = 2 ** (CAPACITY_LOG2 - 4)
+const DEFAULT = settings({}).batchFrames
 
-/** Batches of 128 frames, each of one unit; what `turn` lays out is posted by its end. */
-function writer(hurry: number) {
+/** Batches of `most` frames, each of one unit; what `turn` lays out is posted by its end. */
+function writer(hurry: number, most = DEFAULT) {
   let posted = 0
   const batches: number[] = []
   const words = new Int32Array(3)
@@ -26,7 +28,7 @@ function writer(hurry: number) {
       throw new Error('no payload here is long enough to be lent')
     },
   }
-  const limits = { frames: 128, bytes: 2 ** CAPACITY_LOG2 }
+  const limits = { frames: most, bytes: 2 ** CAPACITY_LOG2 }
   const staging = new ArrayBuffer(2 ** CAPACITY_LOG2)
   const made = new StagingWriter(3, staging, CAPACITY_LOG2, words, new Int32Array([hurry]), port, limits)
   return {
@@ -42,10 +44,11 @@ function writer(hurry: number) {
 }
 
 it.each([
-  ['requests', TYPE.request],
-  ['answers', TYPE.response],
-])('in a hurry few %s leave first, then twice as many each time, and so in each turn', (_, type) => {
-  const { batches, turn } = writer(31)
+  ['requests', TYPE.request, DEFAULT],
+  ['answers', TYPE.response, DEFAULT],
+  ['requests of small batches', TYPE.request, 128],
+])('in a hurry few %s leave first, then twice as many each time, and so in each turn', (_, type, most) => {
+  const { batches, turn } = writer(1, most)
   turn(type, 300)
   expect(batches).toEqual([4, 8, 16, 32, 64, 128, 48])
   turn(type, 20)
@@ -54,9 +57,9 @@ it.each([
 
 it.each([
   ['requests without hurry', TYPE.request, 0],
-  ['messages, which nobody waits for', TYPE.data, 31],
-])('%s leave 128 at a time', (_, type, hurry) => {
+  ['messages, which nobody waits for', TYPE.data, 1],
+])('%s leave 512 at a time', (_, type, hurry) => {
   const { batches, turn } = writer(hurry)
-  turn(type, 300)
-  expect(batches).toEqual([128, 128, 44])
+  turn(type, 1000)
+  expect(batches).toEqual([512, 488])
 })

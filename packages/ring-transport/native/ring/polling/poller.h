@@ -117,7 +117,6 @@ class Poller {
   static constexpr int kCompletions = 32;       // taken at a time
   static constexpr int kFramesInTurn = 64;      // descriptors for one connection before the next has its turn
   static constexpr uint32_t kLooksBetween = 8;  // at other work, while it looks on: a few microseconds
-  static constexpr uint32_t kHurry = 31;        // so that the first 4 requests of a turn are a batch of 128
   static constexpr uint32_t kFewInVain = 8;  // hurries in vain, one after the other, before any are left out
   static constexpr uint32_t kMostInVain = 15;        // that count: 127 are left out after each
   static constexpr uint64_t kLeaveNs = 200'000'000;  // for flushed completions to come

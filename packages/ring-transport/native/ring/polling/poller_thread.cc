@@ -165,8 +165,7 @@ void Poller::choose_hurry() {
     }
     if (hurries_in_vain_ > kFewInVain) sleeps_without_hurry_ = (1u << (hurries_in_vain_ - kFewInVain)) - 1;
   }
-  event_ring_.word(EventRing::kHurry)
-      .store(sleeps_without_hurry_ == 0 ? kHurry : 0, std::memory_order_relaxed);
+  event_ring_.word(EventRing::kHurry).store(sleeps_without_hurry_ == 0, std::memory_order_relaxed);
 }
 
 // Since the last call.
