@@ -10,7 +10,7 @@ import { walkArray } from '../../swap/swap.js'
 const mebibyte = 1024 * 1024
 const IDLE_SECONDS = 4
 /** Of the array; half of it fits into memory. */
-const mebibytes = Math.min(256, effort(96))
+const mebibytes = Math.min(256, effort(64))
 
 // One machine's kernel swaps to the memory of a swap-server, over rxe: both ends in this guest.
 describe('remote swap over rxe', () => {

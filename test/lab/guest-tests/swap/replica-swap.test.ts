@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { effort } from '../../../effort.js'
 import { LocalShell } from '../../base/local-shell.js'
 import type { RunningProcess } from '../../base/shell.js'
 import { ensureArrayWalk } from '../../machine/native.js'
@@ -6,6 +7,8 @@ import { rdmakitSwap } from '../../swap/remote-swap.js'
 import { pagesOut, untilPagesOut, walkArray } from '../../swap/swap.js'
 
 const mebibyte = 1024 * 1024
+/** Of the array; half of it fits into memory. */
+const mebibytes = Math.min(64, effort(40))
 
 // The kernel's swap is in the memory of two swap-servers, each with all of it, and one of them is killed.
 describe('remote swap with two replicas over rxe', () => {
@@ -40,7 +43,7 @@ describe('remote swap with two replicas over rxe', () => {
       await servers[1]?.stop(15_000, 'SIGKILL')
     }
     const [walk] = await Promise.all([
-      walkArray(shell, { program, bytes: 64 * mebibyte, throttleBytes: 32 * mebibyte }),
+      walkArray(shell, { program, bytes: mebibytes * mebibyte, throttleBytes: (mebibytes / 2) * mebibyte }),
       kill(),
     ])
     console.log(`remote swap with two replicas, one killed: ${JSON.stringify(walk)}`)

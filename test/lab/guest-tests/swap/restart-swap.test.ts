@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { controlFault } from '../../../control-fault.js'
+import { effort } from '../../../effort.js'
 import { LocalShell } from '../../base/local-shell.js'
 import type { RunningProcess } from '../../base/shell.js'
 import { ensureArrayWalk } from '../../machine/native.js'
@@ -7,6 +8,8 @@ import { rdmakitSwap } from '../../swap/remote-swap.js'
 import { pagesOut, untilPagesOut, walkArray } from '../../swap/swap.js'
 
 const mebibyte = 1024 * 1024
+/** Of the array; half of it fits into memory. */
+const mebibytes = Math.min(64, effort(40))
 
 // The process that holds the kernel's swap is killed in the middle of it and started again, by the front page's command.
 describe.each(['/dev/nbd0', '/dev/ublkb0'])('remote swap on %s whose client is killed', (device) => {
@@ -47,7 +50,7 @@ describe.each(['/dev/nbd0', '/dev/ublkb0'])('remote swap on %s whose client is k
         return Date.now() - ended
       }
       const [walk, away] = await Promise.all([
-        walkArray(shell, { program, bytes: 64 * mebibyte, throttleBytes: 32 * mebibyte }),
+        walkArray(shell, { program, bytes: mebibytes * mebibyte, throttleBytes: (mebibytes / 2) * mebibyte }),
         restart(),
       ])
       console.log(
