@@ -6,20 +6,9 @@
 import { spawnSync } from 'node:child_process'
 import { join, resolve } from 'node:path'
 import { Tree } from '../test/mutation/tree.mjs'
+import { LEFT_OUT } from './addons-asan-left-out.mjs'
 
 const top = resolve(import.meta.dirname, '..')
-/** Words of tests that measure or limit a process's memory: ASan takes more of it, and keeps for a while what was freed. */
-const MEASURE_MEMORY = [
-  'leave nothing behind',
-  'neither descriptors nor memory',
-  'without growing',
-  'limits what its processes see',
-  'breaks each while they are written',
-  'few of its pages are faulted in anew',
-  'passes through 2 MiB',
-]
-/** Words of tests whose processes lack what ASan needs of a system. */
-const NO_ASAN = ['a container without /proc']
 const SUITES = ['--project', 'tests', '--project', 'iwarp', '--project', 'shm', 'packages/']
 
 /** The compiler's sanitizer library. The process must load it first, and node is not linked with it. */
@@ -46,13 +35,7 @@ const built = run(['node', 'scripts/build.mjs'], { RDMAKIT_SANITIZE: 'address,un
 if (built !== 0) process.exit(built)
 
 const given = process.argv.slice(2)
-const vitest = [
-  'node',
-  'node_modules/vitest/vitest.mjs',
-  'run',
-  '-t',
-  `^(?!.*(${[...MEASURE_MEMORY, ...NO_ASAN].join('|')}))`,
-]
+const vitest = ['node', 'node_modules/vitest/vitest.mjs', 'run', '-t', `^(?!.*(${LEFT_OUT.join('|')}))`]
 process.exit(
   run([...vitest, ...(given.length > 0 ? given : SUITES)], {
     RDMAKIT_COLLECT: '1',

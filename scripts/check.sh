@@ -19,6 +19,8 @@ style() {
   node scripts/mutate.mjs --check
   echo "check: the tests are there that hold what the page service promises, and SECURITY.md"
   node scripts/checks/promises.mjs
+  echo "check: the tests are there that are left out under ASan"
+  node scripts/checks/left-out.mjs
   echo "check: what the packages export is documented, and of verbs every symbol (typedoc)"
   npx typedoc --emit none --logLevel Warn
   echo "check: what the packages export is as docs/api-report says"
