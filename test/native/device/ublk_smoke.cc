@@ -158,7 +158,7 @@ void run(const char* name, const NbdShape& shape, const std::function<void(NbdVo
   NbdVolume volume(shape);
   {
     const Disk disk(volume);
-    churn_all(disk, shape.size, 1'500, [&] {
+    churn_all(disk, shape.size, static_cast<uint32_t>(effort(750)), [&] {
       if (disturb) disturb(volume);
     });
   }
