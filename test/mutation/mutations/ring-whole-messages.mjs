@@ -12,6 +12,14 @@ export const mutations = [
     tests: [unit('sending/staging-writer')],
   },
   {
+    name: 'batch-as-long-as-a-ring',
+    file: source('sending/staging-writer'),
+    find: 'Math.min(limits.bytes, 2 ** (log2Capacity - 2))',
+    replace: 'limits.bytes',
+    why: 'The ends of a small ring take turns: one fills it, the other empties it.',
+    tests: [unit('sending/staging-writer')],
+  },
+  {
     name: 'end-without-a-beginning',
     file: source('sending/waiting-frames'),
     find: 'const whole = frame.begun || bytes.length',

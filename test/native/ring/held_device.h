@@ -16,6 +16,7 @@ namespace ring_test {
 
 constexpr uint32_t kLog2Capacity = ring::kMinLog2Capacity;
 constexpr uint32_t kDepth = ring::kMinReceiveDepth;
+constexpr uint32_t kUnits = 1 << (kLog2Capacity - 4);
 constexpr uint32_t kKey = 0x1ced;
 
 // One completion queue and one queue pair. What is posted stays until the test completes it, but receives
@@ -56,12 +57,13 @@ class Device {
     const std::lock_guard lock(mutex_);
     come(completion);
   }
-  // The peer has written a frame of no payload to unit `unit` of the ring, and notifies of it.
-  void arrive(uint32_t unit) {
+  // The peer has written frames of no payload from unit `unit` of the ring on, and notifies of them.
+  void arrive(uint32_t unit, uint32_t frames = 1) {
     constexpr ring::FrameFormat kFormat(ring::Version::three);
-    kFormat.write(memory_.data() + (size_t{unit} << kFormat.unit_log2()),
-                  {ring::FrameType::data, 0, 0, unit});
-    notify(1);
+    for (uint32_t at = unit; at != unit + frames; ++at)
+      kFormat.write(memory_.data() + (size_t{at} % kUnits << kFormat.unit_log2()),
+                    {ring::FrameType::data, 0, 0, at});
+    notify(frames);
   }
   // The peer's notification of that word: units that it has published, or a credit.
   void notify(uint32_t word) {

@@ -306,8 +306,38 @@ void hurries() {
   }
 }
 
+// A peer's batch may be longer than what is described in one step: its rest is not what the peer has sent
+// since.
+void hurries_not_for_a_rest() {
+  Device device;
+  Poller poller(device, ring::Mode::caller);
+  const uint32_t connection = poller.connect();
+  ring::EventRing& events = poller->event_ring();
+  uint32_t unit = 0;
+  bool given_up = false;
+  for (int turns = 0; turns < 20; ++turns) {
+    constexpr uint32_t kBatch = 100;
+    for (const ibv_send_wr& credit : device.sent()) device.complete(credit.wr_id);
+    device.arrive(unit, kBatch);
+    unit += kBatch;
+    poller->look_at_events();
+    uint32_t taken = static_cast<uint32_t>(poller.take().size());
+    CHECK(taken > 0 && taken < kBatch, "%u described at once", taken);
+    for (int looks = 0; poller->look_before_sleep().again; ++looks) {
+      CHECK(looks < 8, "it may not sleep");
+      taken += static_cast<uint32_t>(poller.take().size());
+    }
+    CHECK(taken == kBatch);
+    events.slot_word(0, ring::EventRing::kReleased).store(unit);
+    poller->return_credit(connection);
+    given_up |= events.word(ring::EventRing::kHurry).load() == 0;
+  }
+  CHECK(given_up, "in a hurry, though the peer sends nothing meanwhile");
+}
+
 STRESS(ring_late_completions) {
   fixture::timed("hurries", hurries);
+  fixture::timed("hurries not for a rest", hurries_not_for_a_rest);
   fixture::timed("kept in a look", kept_in_a_look);
   fixture::timed("taken before the guardian looks", taken_before_the_guardian_looks);
   fixture::timed("cannot be armed", cannot_be_armed);

@@ -106,7 +106,8 @@ export class StagingWriter {
     this.#port = port
     this.#batchFrames = limits.frames
     this.#hurried = Math.max(0, Math.floor(limits.frames / FIRST_IN_A_HURRY) - 1)
-    this.#batchUnits = Math.max(1, limits.bytes >>> this.#unitLog2)
+    // The receiver consumes one quarter of its ring while the next is laid out.
+    this.#batchUnits = Math.max(1, Math.min(limits.bytes, 2 ** (log2Capacity - 2)) >>> this.#unitLog2)
     this.leastLent = Math.max(LEAST_LENT, limits.bytes)
   }
 

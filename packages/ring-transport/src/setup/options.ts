@@ -36,7 +36,7 @@ export interface RingOptions extends LivenessOptions {
   readonly batchFrames?: number | undefined
   /**
    * Bytes after which a batch is posted, so that the device works while more is laid out, 64 … 64 MiB,
-   * default 32 KiB
+   * default 32 KiB. A quarter of the peer's ring ends a batch, too.
    */
   readonly batchBytes?: number | undefined
   /**

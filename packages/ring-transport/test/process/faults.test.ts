@@ -259,12 +259,14 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
       const { context } = await device(uri())
       using poller = new Poller(context, { mode, descriptors: 64 })
       await using ends = await pair(uri(), { poller, heartbeat: 0 })
-      const sent = Array.from({ length: 500 }, (_, i) => pattern(8, i))
+      const sent = Array.from({ length: 2_000 }, (_, i) => pattern(8, i))
       await sendAll(ends.a, sent)
       const seen: Uint8Array[] = []
       await expect.poll(() => ends.b.drain((message) => seen.push(message.copy()), 64)).toBeGreaterThan(0)
       // Draining has ended: the event loop brings the rest.
-      const rest = lastValueFrom(ends.b.consume((m) => [m.copy()]).pipe(take(500 - seen.length), toArray()))
+      const rest = lastValueFrom(
+        ends.b.consume((m) => [m.copy()]).pipe(take(sent.length - seen.length), toArray()),
+      )
       expect(differing([...seen, ...(await rest)], sent)).toEqual([])
       await ends[Symbol.asyncDispose]()
     },

@@ -4,33 +4,32 @@ import { SEND, TYPE } from '../../src/native.js'
 import { StagingWriter } from '../../src/sending/staging-writer.js'
 import { settings } from '../../src/setup/options.js'
 
-const CAPACITY_LOG2 = 14
-const UNITS = 2 ** (CAPACITY_LOG2 - 4)
 const DEFAULT = settings({}).batchFrames
 
 /** Batches of `most` frames, each of one unit; what `turn` lays out is posted by its end. */
-function writer(hurry: number, most = DEFAULT) {
+function writer(hurry: number, most = DEFAULT, log2Capacity = 16) {
+  const units = 2 ** (log2Capacity - 4)
   let posted = 0
   const batches: number[] = []
   const words = new Int32Array(3)
   const port = {
     reserve(next: number) {
-      words.set([next, UNITS, posted])
+      words.set([next, units, posted])
       return SEND.done
     },
     flush(next: number) {
       batches.push(next - posted)
       posted = next
-      words.set([next, UNITS, next])
+      words.set([next, units, next])
       return SEND.done
     },
     flushLent(): never {
       throw new Error('no payload here is long enough to be lent')
     },
   }
-  const limits = { frames: most, bytes: 2 ** CAPACITY_LOG2 }
-  const staging = new ArrayBuffer(2 ** CAPACITY_LOG2)
-  const made = new StagingWriter(3, staging, CAPACITY_LOG2, words, new Int32Array([hurry]), port, limits)
+  const limits = { frames: most, bytes: 2 ** log2Capacity }
+  const staging = new ArrayBuffer(2 ** log2Capacity)
+  const made = new StagingWriter(3, staging, log2Capacity, words, new Int32Array([hurry]), port, limits)
   return {
     batches,
     turn(type: number, frames: number) {
@@ -62,4 +61,10 @@ it.each([
   const { batches, turn } = writer(hurry)
   turn(type, 1000)
   expect(batches).toEqual([512, 488])
+})
+
+it('a quarter of the ring ends a batch, so that its receiver consumes one while the next is laid out', () => {
+  const { batches, turn } = writer(0, DEFAULT, 12)
+  turn(TYPE.data, 200)
+  expect(batches).toEqual([64, 64, 64, 8])
 })

@@ -103,9 +103,11 @@ Poller::Look Poller::look_before_sleep(OtherWork other) {
     // Not armed while there is more: a peer that sends to an armed queue makes a system call, which is
     // needless while this thread is awake.
     const bool looks = !armed() && running_;
+    // The rest of what the last look found was not sent since.
+    const bool rest = more_completions_ || !backlog_.empty();
     bool shows = false;
     const bool worked = looks && step(shows);
-    found_more_ |= shows;
+    found_more_ |= shows && !rest;
     if (!worked) {
       if (looks) choose_hurry();
       if (looks && look_on(hold, other)) return looked();
