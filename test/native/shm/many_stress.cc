@@ -163,9 +163,9 @@ void thousand_idle(uint32_t depth, [[maybe_unused]] size_t most_bytes) {
       received += static_cast<size_t>(count);
     }
     const size_t each = (resident_bytes() - before) / (2 * kPairs);
-    // The least of a few times: a progress thread that spins does so in each of them. Sanitizers have threads
-    // of their own, which look at all of the process's memory.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    // The least of a few times: a progress thread that spins does so in each of them. TSan has a thread of
+    // its own, which looks at all of the process's memory.
+#if defined(__SANITIZE_THREAD__)
     constexpr std::chrono::milliseconds kMostIdle(100);
 #else
     constexpr std::chrono::milliseconds kMostIdle(10);
