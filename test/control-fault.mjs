@@ -3,6 +3,7 @@
 import { getHeapStatistics } from 'node:v8'
 
 const kept = []
+const FILLER = Buffer.alloc(500_000, 'x')
 const FAULTS = {
   timer: () => {
     throw new Error('a timer has failed')
@@ -11,7 +12,8 @@ const FAULTS = {
   growth: () => {
     const { used_heap_size, heap_size_limit } = getHeapStatistics()
     if (used_heap_size > 0.87 * heap_size_limit) return
-    kept.push(new Array(10_000).fill(kept.length))
+    // A string, in which the collector of garbage has nothing to look at: arrays took it seconds on a busy machine.
+    kept.push(FILLER.toString('latin1'))
     setImmediate(FAULTS.growth)
   },
   heap: () => {

@@ -7,6 +7,6 @@ export type ControlFault = 'timer' | 'rejection' | 'growth' | 'heap'
 /** The environment of a program in which SIGUSR2 brings about a fault that no code of it can catch. */
 export function controlFault(fault: ControlFault): Record<string, string> {
   const small = fault === 'growth' || fault === 'heap'
-  const heap = small ? ' --max-old-space-size=128' : ''
+  const heap = small ? ' --max-old-space-size=64' : ''
   return { NODE_OPTIONS: `--import=${join(top, 'test/control-fault.mjs')}${heap}`, TEST_CONTROL_FAULT: fault }
 }
