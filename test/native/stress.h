@@ -199,4 +199,13 @@ inline int effort(int count) {
   return scaled < 1 ? 1 : scaled > 1e9 ? 1'000'000'000 : static_cast<int>(scaled);
 }
 
+// Repetitions that find an order of events by chance. ThreadSanitizer is too slow for that, and sees in some
+// of them whether they are clean.
+inline int chances(int count) {
+#if defined(__SANITIZE_THREAD__)
+  count /= 20;
+#endif
+  return effort(count);
+}
+
 }  // namespace fixture

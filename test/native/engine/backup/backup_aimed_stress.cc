@@ -194,7 +194,7 @@ void asked_before_it_sleeps() {
   read.memory = page.data();
   Listener listener;
   std::mt19937_64 random(1);
-  const int times = effort(40'000);
+  const int times = chances(40'000);
   for (int i = 1; i <= times; i++) {
     port->begin(read);
     port->read(read);
@@ -216,7 +216,7 @@ void ends_after_its_last_look() {
   write.length = 4096;
   write.memory = bytes.data();
   std::mt19937_64 random(1);
-  const int times = effort(2'000);
+  const int times = chances(2'000);
   for (int i = 0; i < times; i++) {
     BareBackup with("end");
     BackupPort* const port = with.backup.open_port();
