@@ -1,3 +1,5 @@
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
+import { join } from 'node:path'
 import { defineConfig } from 'vitest/config'
 import { BaseSequencer, type TestSpecification } from 'vitest/node'
 
@@ -23,11 +25,39 @@ class LongFirst extends BaseSequencer {
   }
 }
 
+/**
+ * What tells that a test looks at its whole process, puts something else in the place of a part of it, or has a helper that
+ * is made and removed with it.
+ */
+const OF_THE_PROCESS =
+  /\/proc\/self|escriptors\(|growth\(|memoryUsage|resourceUsage|\bgc\(|process\.(on|once|emit)\(|vi\.mock\(|spyOn\(process|sharedAreas\(|volume-client/
+
+/**
+ * The unit tests for which others may have run in their process before: 0.5 s of processor time less for each file, which
+ * is what a process that has loaded vitest and a package takes.
+ */
+function inSharedProcesses(): string[] {
+  const files = readdirSync('packages')
+    .map((name) => `packages/${name}/test`)
+    .concat('bench/test')
+    .filter((folder) => existsSync(folder))
+    .flatMap((folder) =>
+      readdirSync(folder, { recursive: true, encoding: 'utf8' }).map((file) => join(folder, file)),
+    )
+  return files.filter(
+    (file) => /(?<!\.soak)\.test\.ts$/.test(file) && !OF_THE_PROCESS.test(readFileSync(file, 'utf8')),
+  )
+}
+
 /** The conformance suite of verbs, unchanged, on a provider. */
 const onProvider = (name: string, uri: string) => ({
   extends: true as const,
   test: { name, include: [conformance], env: { RDMAKIT_CONFORMANCE_URI: uri } },
 })
+
+const elsewhere = [conformance, ...(process.env.RDMAKIT_TIER === 'soak' ? [] : [soak])]
+/** Under ASan each is looked at when its process ends. */
+const shared = sanitized ? [] : inSharedProcesses()
 
 export default defineConfig({
   test: {
@@ -53,9 +83,17 @@ export default defineConfig({
             'test/docs/**/*.test.ts',
             'bench/test/**/*.test.ts',
           ],
-          exclude: [conformance, ...(process.env.RDMAKIT_TIER === 'soak' ? [] : [soak])],
+          exclude: [...elsewhere, ...shared],
         },
       },
+      ...(shared.length === 0
+        ? []
+        : [
+            {
+              extends: true as const,
+              test: { name: 'units', include: shared, exclude: elsewhere, isolate: false },
+            },
+          ]),
       onProvider('iwarp', 'iwarp://127.0.0.1:0'),
       onProvider('shm', 'shm:///tmp/rdmakit-conformance-%p.sock'),
     ],

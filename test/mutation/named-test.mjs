@@ -1,7 +1,7 @@
 // A test as a mutation names it: what runs it, what has to be built before, and which tier runs it anyway.
 //
 //   native asan iwarp_wire                        test/native/iwarp/wire_stress.cc, in one configuration
-//   unit packages/operator-kit/test/size.test.ts   vitest, project `tests`
+//   unit packages/operator-kit/test/size.test.ts   vitest, project `tests` or `units`
 //   iwarp packages/verbs/test/conformance/…       vitest, the conformance suite on a provider; or shm
 //   fuzz nbd_handshake                            the seeds of test/fuzz/corpus, and ten seconds
 //   lab drivers                                   an argument of npm run lab
@@ -21,8 +21,8 @@ import { dirname, join } from 'node:path'
 const BUILD = ['node', 'scripts/build.mjs']
 const NATIVE = ['bash', 'scripts/native.sh']
 const CONFIGURATIONS = ['plain', 'asan', 'tsan']
-/** vitest's project, by the first word */
-const PROJECTS = { unit: 'tests', iwarp: 'iwarp', shm: 'shm' }
+/** vitest's projects, by the first word */
+const PROJECTS = { unit: ['tests', 'units'], iwarp: ['iwarp'], shm: ['shm'] }
 
 /** The path of `file` in `folder`, or in a folder of it; undefined: it is in neither. */
 function below(top, folder, file) {
@@ -72,14 +72,17 @@ export function namedTest(name, top) {
   }
   if (kind === 'lab' && rest.length > 0)
     return { name, tier: 'npm test', run: ['bash', 'scripts/lab.sh', ...rest], build: [BUILD], files: [] }
-  const project = PROJECTS[kind]
+  const projects = PROJECTS[kind]
   const [file] = rest
-  if (project === undefined || file === undefined || !existsSync(join(top, file))) throw missing()
+  if (projects === undefined || file === undefined || !existsSync(join(top, file))) throw missing()
   if ((kind === 'unit') === file.includes('/conformance/')) throw missing()
   return {
     name,
     tier: 'npm test',
-    run: ['node_modules/.bin/vitest', 'run', '--project', project, '--bail', '1', file],
+    run: [
+      ...['node_modules/.bin/vitest', 'run', '--bail', '1', file],
+      ...projects.flatMap((project) => ['--project', project]),
+    ],
     build: [BUILD],
     files: [file],
   }

@@ -27,7 +27,7 @@ export function endWithProcess<Child extends ChildProcess>(child: Child): Child 
 }
 
 /** What the first line of a program asks of node, as for who runs it by its name. */
-function flagsOf(script: string): string[] {
+export function flagsOf(script: string): string[] {
   const words = /^#!.* node (.*)\n/.exec(readFileSync(script, 'utf8'))?.[1]
   return words?.split(' ') ?? []
 }

@@ -1,7 +1,6 @@
 // A mistake on a command line is reported in one line on stderr that names the option or argument, with the
-// exit status of the READMEs' tables, before anything is allocated, and nothing is left behind. Each row runs
-// the real program; five at a time, since most of the time is the start: 0.2 s of processor time per row, 25
-// s in all on two cores.
+// exit status of the READMEs' tables, before anything is allocated, and nothing is left behind. The rows of a program run in
+// one process, and one of each exit status in one of its own too. 10 s of processor time.
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { chmodSync, mkdirSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
@@ -10,6 +9,7 @@ import { type AddressInfo, createServer, type Server } from 'node:net'
 import { dirname, join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { top } from '../../lab/base/paths.js'
+import { CommandLines, type Ended } from '../helpers/command-lines.js'
 import {
   endWithProcess,
   NBD_CLIENT,
@@ -125,32 +125,54 @@ const PROGRESS = /^nbd-client: connecting to /
 
 const fill = (text: string) => text.replaceAll(/\{(\w+)\}/g, (_, name: string) => given[name] ?? `{${name}}`)
 
-async function refused(program: string, [words, status, says, names]: Row, env: NodeJS.ProcessEnv = {}) {
-  using run = temporaryFolder()
-  const args = words === '' ? [] : words.split(' ').map(fill)
-  await using running = new Program(program, args, { RDMAKIT_RUN: run.path, ...env })
-  const ended = await running.ends()
-  const lines = running.stderr.split('\n').filter((line) => line !== '' && !PROGRESS.test(line))
-  expect(lines, running.stdout).toHaveLength(1)
+const wordsOf = ([words]: Row) => (words === '' ? [] : words.split(' ').map(fill))
+
+/** That it has ended as the row says, with the folder for control sockets that it had. */
+function expectRefused([words, status, says, names]: Row, ended: Ended, run: string): void {
+  const lines = ended.stderr.split('\n').filter((line) => line !== '' && !PROGRESS.test(line))
+  expect(lines, ended.stderr).toHaveLength(1)
   expect(lines[0]).toMatch(says)
   expect(lines[0]).toContain(fill(names ?? (words.split(' ').at(-1) as string)))
-  expect(ended, lines[0]).toEqual({ status, signal: null })
-  expect(running.stdout).toBe('')
-  expect(readdirSync(run.path)).toEqual([])
+  expect(ended.status, lines[0]).toBe(status)
+  expect(ended.stdout).toBe('')
+  expect(readdirSync(run)).toEqual([])
+}
+
+/** By a process of its own. */
+async function refused(program: string, row: Row, env: NodeJS.ProcessEnv = {}): Promise<void> {
+  using run = temporaryFolder()
+  await using running = new Program(program, wordsOf(row), { RDMAKIT_RUN: run.path, ...env })
+  const { status, signal } = await running.ends()
+  expect(signal).toBeNull()
+  const { stdout, stderr } = running
+  expectRefused(row, { status: status as number, stdout, stderr }, run.path)
 }
 
 const titled = (rows: readonly Row[]) => rows.map((row) => [row[0], row] as const)
 
-describe.concurrent('swap-server', () => {
-  it.each(titled(SWAP_SERVER_ROWS))('%s', (_, row) => refused(SWAP_SERVER, row))
-})
+describe.concurrent.each([
+  ['swap-server', SWAP_SERVER, SWAP_SERVER_ROWS],
+  ['nbd-client', NBD_CLIENT, NBD_CLIENT_ROWS],
+  ['rdmakit', RDMAKIT, RDMAKIT_ROWS],
+] as const)('%s', (_, program, rows) => {
+  let lines: CommandLines
+  beforeAll(() => {
+    lines = new CommandLines(program)
+  })
+  afterAll(async () => {
+    await lines[Symbol.asyncDispose]()
+    expect(lines.besides).toBe('')
+  })
 
-describe.concurrent('nbd-client', () => {
-  it.each(titled(NBD_CLIENT_ROWS))('%s', (_, row) => refused(NBD_CLIENT, row))
-})
+  it.each(titled(rows))('%s', async (_, row) => {
+    using run = temporaryFolder()
+    expectRefused(row, await lines.run(wordsOf(row), { RDMAKIT_RUN: run.path }), run.path)
+  })
 
-describe.concurrent('rdmakit', () => {
-  it.each(titled(RDMAKIT_ROWS))('%s', (_, row) => refused(RDMAKIT, row))
+  const statuses = rows.filter((row, at) => rows.findIndex(([, status]) => status === row[1]) === at)
+  it.each(statuses.map((row) => [row[1], row] as const))('%i is the status of its process', (_, row) =>
+    refused(program, row),
+  )
 })
 
 describe('all of these', () => {

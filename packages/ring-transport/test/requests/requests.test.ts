@@ -8,8 +8,12 @@ const send = (request: PendingRequest) => {
   request.sent = true
 }
 
-/** A request that goes to the peer as soon as that has memory for it. */
-const ask = (requests: PendingRequests, timeout = 60_000) => requests.ask(EMPTY, timeout)
+/** A request that goes to the peer as soon as that has memory for it. It may be left for good. */
+function ask(requests: PendingRequests, timeout = 60_000, bytes = EMPTY): PendingRequest {
+  const request = requests.ask(bytes, timeout)
+  request.response.catch(() => {})
+  return request
+}
 
 /** Its response comes. */
 function answer(requests: PendingRequests, correlation: number): boolean {
@@ -66,8 +70,8 @@ it.each([
     request.sent = true
     sent.push(first)
   })
-  const { correlation } = requests.ask(EMPTY)
-  requests.ask(bytes)
+  const { correlation } = ask(requests)
+  ask(requests, 60_000, bytes)
   bytes[0] = 2
   expect(sent).toEqual([0])
   answer(requests, correlation)
@@ -113,7 +117,6 @@ describe('what the peer has memory for', () => {
       sent.push(request.correlation)
     })
     const added = [1, 2, 3, 4, 5].map(() => ask(requests))
-    for (const { response } of added) response.catch(() => {})
     expect(sent).toEqual([1, 2])
     requests.giveUp(added[2] as PendingRequest, new Error('given up'))
     answer(requests, 2)
@@ -132,7 +135,7 @@ describe('what the peer has memory for', () => {
       sent.push(bytes)
     })
     const bytes = new Uint8Array([7])
-    for (let i = 0; i < 2; i++) requests.ask(bytes, 60_000)
+    for (let i = 0; i < 2; i++) ask(requests, 60_000, bytes)
     bytes[0] = 8
     requests.take(1)
     expect(sent.map(([byte]) => byte)).toEqual([8, 7])
