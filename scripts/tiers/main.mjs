@@ -1,6 +1,7 @@
 // node scripts/tiers/main.mjs test|ci [--only PART]…: runs a tier's parts and prints what each took. npm test and .ci/run
 // are this; npm run soak has a program of its own (soak.mjs). A part that exceeds its budget is reported; at
-// twice its budget it is a failure, on a machine that was otherwise idle. RDMAKIT_BUDGET=print: never.
+// twice its budget it is a failure, on a machine that was otherwise idle; on a slower one than that of the budgets at so
+// many times more (slowness.mjs). RDMAKIT_BUDGET=print: never.
 import { spawnSync } from 'node:child_process'
 import { rmSync } from 'node:fs'
 import { parseArgs } from 'node:util'

@@ -4,6 +4,7 @@ import { createWriteStream, mkdirSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { machineIsIdle } from './pressure.mjs'
+import { slowness } from './slowness.mjs'
 
 export const top = dirname(dirname(dirname(fileURLToPath(import.meta.url))))
 export const results = join(top, 'test-results')
@@ -17,13 +18,13 @@ export const results = join(top, 'test-results')
  * @property {() => number} [cases] how many tests it ran, from its reports
  * @property {boolean} [first] what fails here leaves nothing to run
  *
- * @typedef {Part & { seconds: number, status: number | string, idle: boolean | undefined, count: number, output: string }} Ran
+ * @typedef {Part & { seconds: number, status: number | string, idle: boolean | undefined, slowness: number, count: number, output: string }} Ran
  */
 
 /** A part that hangs is ended after this many times its budget, and never before this many seconds. */
 const HANG_FACTOR = 6
 const HANG_LEAST_S = 600
-/** Of a machine that is otherwise idle: more than this many times its budget fails a part. */
+/** On a machine that is otherwise idle, and as fast as that of the budgets: more than this many times its budget fails a part. */
 const FAIL_FACTOR = 2
 /** Whoever reads the end of a run's output sees why it failed: so many lines of each part that did, at most. */
 const LAST_LINES = 30
@@ -80,21 +81,22 @@ export async function executePart({ command, env, budget, hang }, log) {
 
 /** @param {Part} part @returns {Promise<Ran>} */
 export async function runPart(part) {
-  const idleBefore = await machineIsIdle()
+  const before = { idle: await machineIsIdle(), slowness: slowness() }
   console.log(`\n== ${part.name} (budget ${part.budget} s)`)
   // A terminal is left to the part itself, for its colours; there everything can be read.
   const log = process.stdout.isTTY
     ? undefined
     : join(results, 'parts', `${part.name.replaceAll(/\W+/g, '-')}.log`)
   const { status, seconds, output } = await executePart(part, log)
-  const idle = idleBefore && (await machineIsIdle())
+  const idle = before.idle && (await machineIsIdle())
+  const slow = (before.slowness + slowness()) / 2
   let count = 0
   try {
     count = part.cases?.() ?? 0
   } catch (error) {
     console.error(`${part.name}: its report cannot be read: ${error.message}`)
   }
-  return { ...part, status, seconds, idle, count, output }
+  return { ...part, status, seconds, idle, slowness: slow, count, output }
 }
 
 /** @param {Part[]} parts @param {string} tier @returns {Promise<number>} the exit status */
@@ -108,13 +110,14 @@ export async function runParts(tier, parts, { budget: total }) {
   writeFileSync(
     join(results, 'parts', `${tier}.json`),
     JSON.stringify(
-      ran.map(({ name, seconds, budget, count, status, idle }) => ({
+      ran.map(({ name, seconds, budget, count, status, idle, slowness }) => ({
         name,
         seconds: Math.round(seconds),
         budget,
         cases: count,
         status,
         idle,
+        slowness,
       })),
       undefined,
       2,
@@ -129,16 +132,15 @@ export async function runParts(tier, parts, { budget: total }) {
   return verdict(ran)
 }
 
-/** Past its budget is told; at twice of it, on a machine that was otherwise idle, it is a failure. */
-function remark({ status, seconds, budget, idle }) {
+/** Past its budget is told; at twice of it, on a machine that was otherwise idle, it is a failure: twice as slow, 4 times. */
+function remark({ status, seconds, budget, idle, slowness }) {
   if (status !== 0) return `FAILED (${status})`
   if (seconds <= budget) return ''
-  const factor = (seconds / budget).toFixed(1)
-  if (seconds <= FAIL_FACTOR * budget || process.env.RDMAKIT_BUDGET === 'print')
-    return `over its budget, ${factor} times`
-  return idle
-    ? `FAILED: ${factor} times its budget, on an idle machine`
-    : `${factor} times its budget; the machine had other work`
+  const over = `${(seconds / budget).toFixed(1)} times its budget`
+  const machine = `a machine ${slowness.toFixed(1)} times as slow as its own`
+  if (seconds <= FAIL_FACTOR * slowness * budget || process.env.RDMAKIT_BUDGET === 'print')
+    return `over its budget: ${over}, on ${machine}`
+  return idle ? `FAILED: ${over}, on ${machine} and idle` : `${over}; the machine had other work`
 }
 
 const verdict = (ran) => (ran.some((part) => remark(part).startsWith('FAILED')) ? 1 : 0)
