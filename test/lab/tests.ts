@@ -31,7 +31,7 @@ export type Project = 'drivers' | 'device' | 'network' | 'swap' | 'rxe' | 'siw'
 
 export interface GuestTests {
   projects: readonly Project[]
-  /** vitest's own words: parts of file names, -t and what a test's name holds */
+  /** vitest's own words: parts of file names, -t and what a test's name holds, --project and one of all projects */
   filter?: readonly string[]
   /** a file of test-results/ */
   report: string
@@ -51,13 +51,16 @@ export async function testInGuest(parts: LabParts, tests: GuestTests, say: Say):
   const file = join(top, 'test-results', report)
   // A run that breaks off must not leave the results of an earlier one to be counted as its own.
   rmSync(file, { force: true })
-  const runs = (name: string) => filter.length === 0 || filter.some((word) => name.includes(word))
+  const hasProject = filter.includes('--project')
+  const runs = (name: string) =>
+    hasProject || filter.length === 0 || filter.some((word) => name.includes(word))
   if (projects.includes('drivers') && runs('verbs')) await buildDeviceTest()
   if (projects.includes('device') && runs('device-stress')) await buildSanitizedDeviceTests()
   await using booted = await TestGuest.boot(parts)
   const { guest } = booted
   say(`a guest and its peer are up after ${guest.bootSeconds.toFixed(1)} s (${parts.accelerator})`)
-  const chosen = projects.flatMap((project) => ['--project', project])
+  // Vitest runs what any of them names.
+  const chosen = hasProject ? [] : projects.flatMap((project) => ['--project', project])
   const command = [...vitest, 'test/lab/vitest.config.ts', ...chosen, ...filter]
   const status = await live(guest, command, { env: environment })
   const results = await guest.exec(['cat', '/run/rdmakit-lab-results.json'])
