@@ -44,7 +44,13 @@ export {
   type SilentProgram,
 } from './service/running-programs.js'
 export { checkRuntimeDirectory, openRuntimeDirectory, runtimeDirectory } from './service/runtime-directory.js'
-export { type AddScraped, type Labelled, scrapedMetrics } from './service/scraped-metrics.js'
+export {
+  type AddScraped,
+  type AddScrapedHistogram,
+  type Distribution,
+  type Labelled,
+  scrapedMetrics,
+} from './service/scraped-metrics.js'
 export {
   type SendNotification,
   type ServiceNotifications,

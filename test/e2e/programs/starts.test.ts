@@ -1,6 +1,6 @@
 // What a start loads, which is most of what it takes: of libraries no more than is used (docs/architecture.md, "The programs
 // start from few files"). Half a second.
-import { readFileSync } from 'node:fs'
+import { readdirSync, readFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { describe, expect, it } from 'vitest'
 import { top } from '../../lab/base/paths.js'
@@ -19,8 +19,25 @@ function loaded(file: string, known = new Map<string, string>()): Map<string, st
 describe.each([NBD_CLIENT, SWAP_SERVER])('%s', (script) => {
   it('loads little before it knows what is asked of it', () => {
     const texts = [...loaded(script).values()]
-    expect(texts.length).toBeGreaterThan(1)
+    expect(texts.join('')).toContain('class Command ')
     expect(texts.join('').length).toBeLessThan(200 * 1024)
+  })
+})
+
+describe.each([
+  [NBD_CLIENT, 'serve'],
+  [NBD_CLIENT, 'attach'],
+  [SWAP_SERVER, 'serve'],
+])('%s %s', (script, command) => {
+  it('loads no library of metrics before somebody asks for them', () => {
+    const folder = join(dirname(script), 'cli')
+    const own = readdirSync(folder).find((file) => file.startsWith(`${command}-`))
+    const texts = [...loaded(join(folder, own as string)).values()]
+    expect(texts.length).toBeGreaterThan(3)
+    expect(texts.join('')).not.toContain('# HELP ')
+    // That these words are prom-client's.
+    const all = readdirSync(folder).map((file) => readFileSync(join(folder, file), 'utf8'))
+    expect(all.filter((text) => text.includes('# HELP '))).toHaveLength(1)
   })
 })
 

@@ -2,7 +2,6 @@ import type { ControlSocket, MetricsEndpoint } from '@rdmakit/operator-kit'
 import { statusOf } from '../report/client-status.js'
 import { type ClientStatus, openControlSocket, type Upgraded } from '../report/control.js'
 import { say } from '../report/log.js'
-import { serveMetrics } from '../report/metrics.js'
 import type { Attachment } from './attachment.js'
 import { isUsed } from './use-device.js'
 
@@ -23,7 +22,10 @@ export class DeviceServices {
   /** @param used the device is in use */
   async openMetrics(used = false): Promise<void> {
     const { volume, options } = this.#attachment
-    this.#metrics = await this.unlessUsed(serveMetrics(volume, options.metrics), used)
+    const { metrics } = options
+    if (metrics === undefined) return
+    const open = async () => (await import('../report/metrics.js')).serveMetrics(volume, metrics)
+    this.#metrics = await this.unlessUsed(open(), used)
   }
 
   async openControl(

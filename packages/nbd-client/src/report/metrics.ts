@@ -1,18 +1,29 @@
-import { MetricsEndpoint, scrapedMetrics } from '@rdmakit/operator-kit'
-import { addHistograms } from '@rdmakit/remote-volume/internal'
+import { type Distribution, MetricsEndpoint, scrapedMetrics } from '@rdmakit/operator-kit'
+import { addHistograms, countOf, type NativeHistogram } from '@rdmakit/remote-volume/internal'
 import { collectDefaultMetrics, Registry } from 'prom-client'
 import type { EngineStatistics } from '../engine/block-engine.js'
 import type { Volume } from '../engine/block-volume.js'
 import { lastIncarnations, totals } from './client-status.js'
 import { impairment } from './last-resort.js'
-import { LatencyMetric } from './latency-metric.js'
 
 const PREFIX = 'rdmakit_nbd_'
+
+/** Powers of two from 1 µs to 17 s, in nanoseconds: at the edges of the native buckets. */
+const EDGES = Array.from({ length: 25 }, (_, i) => 2 ** (i + 10))
+const NS_A_SECOND = 1e9
+
+/** Of nanoseconds, as Prometheus has it: of seconds. */
+const inSeconds = (histogram: NativeHistogram): Distribution => ({
+  sum: histogram.sum / NS_A_SECOND,
+  count: countOf(histogram),
+  upTo: (seconds) =>
+    histogram.buckets.reduce((sum, [, to, each]) => (to / NS_A_SECOND <= seconds ? sum + each : sum), 0),
+})
 
 /** Metrics of a volume, read from the native counters when they are scraped: they cost the page path nothing. */
 export function collectVolumeMetrics(volume: Volume, registry = new Registry()): Registry {
   const statistics = oncePerScrape(() => volume.engine.statistics())
-  const { gauge, counter } = scrapedMetrics(registry, PREFIX)
+  const { gauge, counter, histogram } = scrapedMetrics(registry, PREFIX)
   const lanes = () => totals(statistics())
   const level = (name: string, help: string, read: () => number) =>
     gauge(name, help, [], () => [[{}, read()]])
@@ -93,25 +104,52 @@ export function collectVolumeMetrics(volume: Volume, registry = new Registry()):
       [{ kind: 'write' }, backup()?.bytesWritten ?? 0],
     ])
   }
-  new LatencyMetric(
-    `${PREFIX}request_duration_seconds`,
+  histogram(
+    'request_duration_seconds',
     'From the arrival of an NBD request to its queued reply',
-    registry,
+    'kind',
+    EDGES.map((edge) => edge / NS_A_SECOND),
     () => ({
-      read: addHistograms(statistics().lanes.map(({ readLatency }) => readLatency)),
-      write: addHistograms(statistics().lanes.map(({ writeLatency }) => writeLatency)),
+      read: inSeconds(addHistograms(statistics().lanes.map(({ readLatency }) => readLatency))),
+      write: inSeconds(addHistograms(statistics().lanes.map(({ writeLatency }) => writeLatency))),
     }),
   )
   collectDefaultMetrics({ register: registry, prefix: PREFIX })
   return registry
 }
 
-/** @param address undefined: none @throws UsageError, EADDRINUSE */
-export async function serveMetrics(
-  volume: Volume,
-  address: string | undefined,
-): Promise<MetricsEndpoint | undefined> {
-  if (address === undefined) return undefined
+/** An endpoint that is there before the volume whose metrics it will serve. */
+export class EarlyMetrics {
+  readonly #registry: Registry
+  readonly #endpoint: MetricsEndpoint
+
+  private constructor(registry: Registry, endpoint: MetricsEndpoint) {
+    this.#registry = registry
+    this.#endpoint = endpoint
+  }
+
+  /** @throws UsageError, EADDRINUSE */
+  static async open(address: string): Promise<EarlyMetrics> {
+    const registry = new Registry()
+    return new EarlyMetrics(registry, await MetricsEndpoint.open(registry, address))
+  }
+
+  get uri(): string {
+    return this.#endpoint.uri
+  }
+
+  /** The volume's metrics are there from now on. */
+  measure(volume: Volume): void {
+    collectVolumeMetrics(volume, this.#registry)
+  }
+
+  close(): void {
+    this.#endpoint.close()
+  }
+}
+
+/** @throws UsageError, EADDRINUSE */
+export async function serveMetrics(volume: Volume, address: string): Promise<MetricsEndpoint> {
   const endpoint = await MetricsEndpoint.open(collectVolumeMetrics(volume), address)
   process.stdout.write(`metrics ${endpoint.uri}\n`)
   return endpoint

@@ -13,7 +13,6 @@ import { AuditLog } from '../server/audit-log.js'
 import type { Holding } from '../server/memory/lending.js'
 import type { SwapServer } from '../server/server.js'
 import { parseHolding } from './reclaim.js'
-import { collectServerMetrics } from './server-metrics.js'
 import type { ServerStatus } from './status.js'
 
 /** slabs are of whole MiB */
@@ -46,6 +45,12 @@ function withinLent({ lending, store }: SwapServer, holding: Holding): Holding {
   return holding
 }
 
+/** @throws UsageError, EADDRINUSE */
+async function serveMetrics(server: SwapServer, address: string): Promise<MetricsEndpoint> {
+  const { collectServerMetrics } = await import('./server-metrics.js')
+  return await MetricsEndpoint.open(collectServerMetrics(server), address)
+}
+
 /** An operator's access to a running server: its control socket, its metrics, SIGHUP. */
 export class OperatorInterface {
   readonly metricsUri: string | undefined
@@ -69,8 +74,7 @@ export class OperatorInterface {
     { metrics, listeners }: OperatorInterfaceOptions,
   ): Promise<OperatorInterface> {
     const { log } = server
-    const endpoint =
-      metrics === undefined ? undefined : await MetricsEndpoint.open(collectServerMetrics(server), metrics)
+    const endpoint = metrics === undefined ? undefined : await serveMetrics(server, metrics)
     const status = (): ServerStatus => {
       const impaired = server.impairment()
       return { pid: process.pid, listeners, ...server.query('operator'), ...(impaired && { impaired }) }

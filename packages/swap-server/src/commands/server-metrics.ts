@@ -1,12 +1,29 @@
 import { scrapedMetrics } from '@rdmakit/operator-kit'
-import { collectDefaultMetrics, type Registry } from 'prom-client'
+import { collectDefaultMetrics, Registry } from 'prom-client'
 import type { SwapServer } from '../server/server.js'
-import { METRICS_PREFIX } from '../server/server-counters.js'
+import { REQUEST_BUCKETS } from '../server/server-counters.js'
 
-/** Adds to the server's registry the values that are read at a scrape, and Node.js's values of the process. */
+/** The prefix of each metric of a swap-server. */
+const METRICS_PREFIX = 'rdmakit_swap_server_'
+
+/** The server's values, which are read at a scrape, and Node.js's values of the process. */
 export function collectServerMetrics(server: SwapServer): Registry {
-  const { registry } = server.counters
-  const { gauge, counter } = scrapedMetrics(registry, METRICS_PREFIX)
+  const registry = new Registry()
+  const { gauge, counter, histogram } = scrapedMetrics(registry, METRICS_PREFIX)
+  const { sessions, refusals, requests } = server.counters
+  counter('sessions_total', 'Sessions opened, resumed and ended', ['end'], () =>
+    Object.entries(sessions).map(([end, count]) => [{ end }, count]),
+  )
+  counter('refusals_total', 'Requests and connections refused, by errno name', ['code'], () =>
+    [...refusals].map(([code, count]) => [{ code }, count]),
+  )
+  histogram(
+    'request_duration_seconds',
+    'From a control request to its answer',
+    'request',
+    REQUEST_BUCKETS,
+    () => Object.fromEntries(requests),
+  )
   const status = () => server.query('operator')
   const { store } = server
   gauge('slab_bytes', 'Bytes of a slab', [], () => [[{}, store.slabSize]])
