@@ -103,7 +103,11 @@ const commands: Readonly<Record<string, Run>> = {
     // Each guest leaves half of the machine idle. The two take about as long: test-results has how long.
     const statuses = await Promise.all([
       testInGuest(parts, { projects: ['device'], report: 'lab-device.json' }, say),
-      testInGuest(parts, { projects: ['swap', 'network', 'rxe', 'siw'], report: 'lab-swap.json' }, say),
+      testInGuest(
+        parts,
+        { projects: ['drivers', 'swap', 'network', 'rxe', 'siw'], report: 'lab-swap.json' },
+        say,
+      ),
     ])
     return Math.max(...statuses, await testHarness([]))
   },

@@ -2,6 +2,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { effort } from '../../../effort.js'
 import { LocalShell } from '../../base/local-shell.js'
 import type { RunningProcess } from '../../base/shell.js'
+import { lender } from '../lender.js'
 
 /** MiB of the device that each of four writers has. */
 const share = Math.min(16, effort(8))
@@ -13,12 +14,9 @@ describe.each([
   { front: 'ublk', name: 'ublkb1', requests: 256, usual: undefined },
 ])('nbd-client attach --front $front', ({ front, name, requests, usual }) => {
   const shell = new LocalShell()
-  const uri = 'rdma://10.77.0.1:7473'
   const client = ['node', 'packages/nbd-client/dist/cli.js']
   const device = `/dev/${name}`
-  const attach = [
-    ...[...client, 'attach', '--server', uri, '--size', '64M', '--device', device, '--front', front],
-  ]
+  let attach: string[]
   const ready = new RegExp(`^attached ${device}$`)
   const sysfs = (file: string) => shell.run(`cat /sys/block/${name}/${file}`)
   /** There, and as the driver made it, or not there. */
@@ -30,19 +28,19 @@ describe.each([
       expect(await sysfs('queue/max_sectors_kb')).toBe(`${usual}\n`)
     }
   }
-  let server: RunningProcess
   let attached: RunningProcess
 
   beforeAll(async () => {
-    server = shell.start(['node', 'packages/swap-server/dist/cli.js', '--listen', uri, '--memory', '128M'])
-    await server.waitForLine(/^listening /, 60_000)
+    const { uri } = await lender()
+    attach = [
+      ...[...client, 'attach', '--server', uri, '--size', '64M', '--device', device, '--front', front],
+    ]
     attached = shell.start(attach)
     await attached.waitForLine(ready, 60_000)
   })
 
   afterAll(async () => {
     await attached?.stop()
-    await server?.stop()
   })
 
   test('makes a block device of the right size that keeps what is written', async () => {

@@ -5,6 +5,7 @@ import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { LocalShell } from '../../base/local-shell.js'
 import type { RunningProcess } from '../../base/shell.js'
+import { lender } from '../lender.js'
 
 const mebibyte = 1024 * 1024
 const page = 4096
@@ -14,15 +15,9 @@ const bytes = 2 * mebibyte
 describe('nbd-client attach --compress', () => {
   const shell = new LocalShell()
   const folder = mkdtempSync(join(tmpdir(), 'compress-device-'))
-  const uri = 'rdma://10.77.0.1:7476'
   const device = '/dev/nbd2'
   const program = ['node', 'packages/nbd-client/dist/cli.js']
-  const attach = [
-    ...program,
-    ...['attach', '--server', uri, '--size', '8M'],
-    ...['--device', device, '--compress', 'lz4-always', '--state', join(folder, 'state'), '--timeout', '1'],
-  ]
-  let server: RunningProcess
+  let attach: string[]
   let client: RunningProcess
 
   const text = (of: number) => Buffer.alloc(page, `page ${of} of a text; `)
@@ -54,15 +49,18 @@ describe('nbd-client attach --compress', () => {
     )
   beforeAll(async () => {
     for (const [name, data] of contents) writeFileSync(join(folder, name), data)
-    server = shell.start(['node', 'packages/swap-server/dist/cli.js', '--listen', uri, '--memory', '64M'])
-    await server.waitForLine(/^listening /, 60_000)
+    const { uri } = await lender()
+    attach = [
+      ...program,
+      ...['attach', '--server', uri, '--size', '8M'],
+      ...['--device', device, '--compress', 'lz4-always', '--state', join(folder, 'state'), '--timeout', '1'],
+    ]
     client = shell.start(attach)
     await client.waitForLine(/^attached /, 60_000)
   }, 150_000)
 
   afterAll(async () => {
     await client?.stop()
-    await server?.stop()
     rmSync(folder, { recursive: true })
   }, 150_000)
 

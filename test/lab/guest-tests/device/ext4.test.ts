@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { LocalShell } from '../../base/local-shell.js'
 import type { RunningProcess } from '../../base/shell.js'
+import { lender } from '../lender.js'
 
 // FS_IOC_SHUTDOWN without flushing the log: from here on the file system writes nothing more, as if the power
 // were gone (include/uapi/linux/fs.h, xfstests' "godown").
@@ -28,14 +29,11 @@ print("all there")
 
 describe.each(['/dev/nbd2', '/dev/ublkb2'])('ext4 on %s', (device) => {
   const shell = new LocalShell()
-  const uri = 'rdma://10.77.0.1:7475'
   const python = (script: string) => shell.run(['python3', '-c', script])
-  let server: RunningProcess
   let attached: RunningProcess
 
   beforeAll(async () => {
-    server = shell.start(['node', 'packages/swap-server/dist/cli.js', '--listen', uri, '--memory', '128M'])
-    await server.waitForLine(/^listening /, 60_000)
+    const { uri } = await lender()
     attached = shell.start([
       ...['node', 'packages/nbd-client/dist/cli.js', 'attach', '--server', uri, '--size', '128M'],
       ...['--device', device, '--front', device.startsWith('/dev/nbd') ? 'nbd' : 'ublk'],
@@ -47,7 +45,6 @@ describe.each(['/dev/nbd2', '/dev/ublkb2'])('ext4 on %s', (device) => {
   afterAll(async () => {
     await shell.exec('umount /mnt/nbd')
     await attached?.stop()
-    await server?.stop()
   })
 
   test('a crash in the middle of writing loses nothing that was synced, and fsck finds nothing wrong', async () => {

@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { LocalShell } from '../../base/local-shell.js'
 import type { RunningProcess } from '../../base/shell.js'
+import { lender } from '../lender.js'
 
 const FENCED = 79
 
@@ -10,7 +11,7 @@ describe.each([
   ['ublk', 'ublkb2'],
 ])('a device of %s whose volume another process takes over', (front, name) => {
   const shell = new LocalShell()
-  const uri = 'rdma://10.77.0.1:7479'
+  let uri: string
   const client = ['node', 'packages/nbd-client/dist/cli.js']
   const device = `/dev/${name}`
   const first = `/run/rdmakit/fenced-${front}-first`
@@ -21,13 +22,11 @@ describe.each([
       ...['--state', state],
     ])
   const attached = new RegExp(`^attached ${device}$`)
-  let server: RunningProcess
   let old: RunningProcess
   let taker: RunningProcess
 
   beforeAll(async () => {
-    server = shell.start(['node', 'packages/swap-server/dist/cli.js', '--listen', uri, '--memory', '64M'])
-    await server.waitForLine(/^listening /, 60_000)
+    uri = (await lender()).uri
     old = attach(first)
     await old.waitForLine(attached, 60_000)
   })
@@ -35,7 +34,6 @@ describe.each([
   afterAll(async () => {
     await taker?.stop()
     await old?.stop()
-    await server?.stop()
     await shell.run(`rm -rf ${first} ${second} /tmp/pattern /tmp/back`)
   })
 

@@ -5,30 +5,18 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { LocalShell } from '../../base/local-shell.js'
 import type { RunningProcess } from '../../base/shell.js'
 import { until } from '../../base/until.js'
+import { lender } from '../lender.js'
 
 // Processes that die where the driver leaves it to the next one to find out how far they had come.
 describe('nbd-client attach --front ublk', () => {
   const shell = new LocalShell()
   const folder = mkdtempSync(join(tmpdir(), 'ublk-recovery-'))
-  const uri = 'rdma://10.77.0.1:7481'
   const device = '/dev/ublkb4'
   const client = ['node', 'packages/nbd-client/dist/cli.js']
-  const attach = [
-    ...client,
-    'attach',
-    '--server',
-    uri,
-    '--size',
-    '16M',
-    '--front',
-    'ublk',
-    '--device',
-    device,
-  ]
-  const keep = [...attach, '--state', join(folder, 'state')]
+  let attach: string[]
+  let keep: string[]
   const attached = new RegExp(`^attached ${device}$`)
   const addon = resolve('packages/nbd-client/build/Release/nbd_client.node')
-  let server: RunningProcess
 
   /**
    * The environment of a process that dies in the place of that call of the addon: at once, or when its lanes have done on
@@ -58,14 +46,14 @@ describe('nbd-client attach --front ublk', () => {
   }
 
   beforeAll(async () => {
-    server = shell.start(['node', 'packages/swap-server/dist/cli.js', '--listen', uri, '--memory', '256M'])
-    await server.waitForLine(/^listening /, 60_000)
+    const { uri } = await lender()
+    attach = [
+      ...[...client, 'attach', '--server', uri, '--size', '16M', '--front', 'ublk', '--device', device],
+    ]
+    keep = [...attach, '--state', join(folder, 'state')]
   })
 
-  afterAll(async () => {
-    await server?.stop()
-    rmSync(folder, { recursive: true })
-  })
+  afterAll(() => rmSync(folder, { recursive: true }))
 
   test('goes on where processes died that were about to go on', async () => {
     await kill(await start(keep))

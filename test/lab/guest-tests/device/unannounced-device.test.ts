@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { LocalShell } from '../../base/local-shell.js'
-import type { RunningProcess } from '../../base/shell.js'
+import { lender } from '../lender.js'
 
 /** Names that the kernel's devices have, of whatever process. Of ublk only the driver knows them: their numbers here. */
 function identifiers(front: string): string[] {
@@ -24,10 +24,8 @@ describe.each(['nbd', 'ublk'])(
     const shell = new LocalShell()
     const folder = mkdtempSync(join(tmpdir(), 'unannounced-'))
     const state = join(folder, 'state')
-    const uri = 'rdma://10.77.0.1:7475'
     const client = ['node', 'packages/nbd-client/dist/cli.js']
-    const attach = [...client, 'attach', '--server', uri, '--size', '16M', '--state', state, '--front', front]
-    let server: RunningProcess
+    let attach: string[]
     let before: string[]
 
     /** In the place of volume.json's replacement by the one that names the device. */
@@ -47,15 +45,12 @@ describe.each(['nbd', 'ublk'])(
     }
 
     beforeAll(async () => {
-      server = shell.start(['node', 'packages/swap-server/dist/cli.js', '--listen', uri, '--memory', '64M'])
-      await server.waitForLine(/^listening /, 60_000)
+      const { uri } = await lender()
+      attach = [...client, 'attach', '--server', uri, '--size', '16M', '--state', state, '--front', front]
       before = identifiers(front)
     })
 
-    afterAll(async () => {
-      await server?.stop()
-      rmSync(folder, { recursive: true })
-    })
+    afterAll(() => rmSync(folder, { recursive: true }))
 
     test('by SIGKILL leaves a device that the next start ends', async () => {
       const killed = await shell.exec(attach, { env: whenConnected("process.kill(process.pid, 'SIGKILL')") })

@@ -6,16 +6,26 @@ import type { RunningProcess } from '../../base/shell.js'
 import { ensureArrayWalk } from '../../machine/native.js'
 import { rdmakitSwap } from '../../swap/remote-swap.js'
 import { pagesOut, untilPagesOut, walkArray } from '../../swap/swap.js'
+import { lender } from '../lender.js'
 
 const mebibyte = 1024 * 1024
 /** Of the array; half of it fits into memory. */
 const mebibytes = Math.min(64, effort(40))
 
+const KILLED = ['killed', 'SIGKILL', null] as const
+const LAST_RESORT = ['ended by its last resort', 'SIGUSR2', 70] as const
+/** The other two, a minute: of the same take-over, which does not know how the process before it ended. */
+const besides = (end: typeof KILLED | typeof LAST_RESORT) =>
+  process.env.RDMAKIT_TIER === 'soak' ? [end] : []
+
 // The process that holds the kernel's swap is killed in the middle of it and started again, by the front page's command.
-describe.each(['/dev/nbd0', '/dev/ublkb0'])('remote swap on %s whose client is killed', (device) => {
+describe.each([
+  { device: '/dev/nbd0', ends: [KILLED, ...besides(LAST_RESORT)] },
+  { device: '/dev/ublkb0', ends: [LAST_RESORT, ...besides(KILLED)] },
+])('remote swap on $device whose client is killed', ({ device, ends }) => {
   const shell = new LocalShell()
-  const { serve, listening, attach, attached } = rdmakitSwap('rdma://10.77.0.1:7477', '256M', '256M', device)
-  const command = attach as string[]
+  let command: string[]
+  let attached: RegExp
   const env = controlFault('timer')
   let server: RunningProcess
   let client: RunningProcess
@@ -23,21 +33,20 @@ describe.each(['/dev/nbd0', '/dev/ublkb0'])('remote swap on %s whose client is k
 
   beforeAll(async () => {
     program = await ensureArrayWalk()
-    server = shell.start(serve)
-    await server.waitForLine(listening, 60_000)
+    const { uri, process } = await lender()
+    server = process
+    const { attach, attached: ready } = rdmakitSwap(uri, '', '256M', device)
+    command = attach as string[]
+    attached = ready
     client = shell.start(command, { env })
     await client.waitForLine(attached, 120_000)
   }, 300_000)
 
   afterAll(async () => {
     await client?.stop(120_000)
-    await server?.stop()
   }, 180_000)
 
-  test.each([
-    ['killed', 'SIGKILL', null],
-    ['ended by its last resort', 'SIGUSR2', 70],
-  ] as const)(
+  test.each(ends)(
     'a program that swaps ends with every byte right when it is %s',
     async (_, signal, status) => {
       const before = pagesOut()
