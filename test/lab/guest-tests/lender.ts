@@ -21,8 +21,9 @@ export function lender(): Promise<Lender> {
 
 async function start(): Promise<Lender> {
   // Of clients that were killed it keeps slabs for a while: small ones, and more than are wanted.
+  // By its other name: swap/remote-swap.test.ts measures the one process that is called swap-server/dist/cli.js.
   const process = new LocalShell().start([
-    ...['setpriv', '--pdeathsig', 'KILL', 'node', 'packages/swap-server/dist/cli.js'],
+    ...['setpriv', '--pdeathsig', 'KILL', 'node', 'packages/rdmakit/bin/rdmakit.js', 'swap-server'],
     ...['--listen', 'rdma://10.77.0.1:0', '--memory', '768M', '--slab-size', '16M'],
   ])
   const [, uri] = await process.waitForLine(/^listening (\S+)/, START_MS)
