@@ -73,7 +73,8 @@ class ScrapedHistogram extends Histogram {
 
   /** A registry calls this on a histogram; so does its own `get`. */
   async getForPromString() {
-    const values = Object.entries(this.#read()).flatMap(([key, { sum, count, upTo }]) => {
+    const values = Object.entries(this.#read()).flatMap(([key, distribution]) => {
+      const { sum, count } = distribution
       const labels = { [this.#label]: key }
       const bucket = (le: number | string, value: number) => ({
         metricName: `${this.#name}_bucket`,
@@ -81,7 +82,7 @@ class ScrapedHistogram extends Histogram {
         value,
       })
       return [
-        ...this.#edges.map((edge) => bucket(edge, upTo(edge))),
+        ...this.#edges.map((edge) => bucket(edge, distribution.upTo(edge))),
         bucket('+Inf', count),
         { metricName: `${this.#name}_sum`, labels, value: sum },
         { metricName: `${this.#name}_count`, labels, value: count },

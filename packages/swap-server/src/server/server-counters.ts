@@ -1,5 +1,7 @@
 /** The largest of each bucket, in seconds: pinning slabs is what takes long. */
-export const REQUEST_BUCKETS = [0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30] as const
+export const REQUEST_BUCKETS: readonly number[] = [
+  0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30,
+]
 
 /** How long requests of one kind took. */
 export class Durations {
@@ -17,7 +19,9 @@ export class Durations {
   }
 
   /** How many took at most `edge`, one of {@link REQUEST_BUCKETS}. */
-  readonly upTo = (edge: number): number => this.#upTo[REQUEST_BUCKETS.indexOf(edge as never)] as number
+  upTo(edge: number): number {
+    return this.#upTo[REQUEST_BUCKETS.indexOf(edge)] as number
+  }
 }
 
 /**
