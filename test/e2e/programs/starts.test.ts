@@ -41,6 +41,18 @@ describe.each([
   })
 })
 
+// What starts again to be kept out of swap has two lives, and the first needs nothing of a volume.
+describe('nbd-client attach', () => {
+  it('starts again before it loads what it is', () => {
+    const texts = [...loaded(NBD_CLIENT).values()].join('')
+    const parts = [...texts.matchAll(/\bimport\("[^"]*\/(start-swap-free|attach)-/g)].map(([, name]) => name)
+    expect(parts).toEqual(['start-swap-free', 'attach'])
+    const folder = join(dirname(NBD_CLIENT), 'cli')
+    const file = readdirSync(folder).find((name) => name.startsWith('start-swap-free-'))
+    expect([...loaded(join(folder, file as string)).values()].join('').length).toBeLessThan(20 * 1024)
+  })
+})
+
 describe.each(['verbs', 'ring-transport'])('who imports %s', (name) => {
   it('loads of rxjs what it uses', () => {
     const index = join(top, 'packages', name, 'dist/index.js')

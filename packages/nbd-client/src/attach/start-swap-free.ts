@@ -1,9 +1,7 @@
-import { execFile } from 'node:child_process'
-import { promisify } from 'node:util'
 import { becomeIoFlusher, replaceProcess, type Safety } from '../kernel/kernel.js'
 import { ControlGroup } from '../kernel/swap-free-group.js'
 import { givenDescriptors } from '../upgrade/hand-over-channel.js'
-import { ownCommand } from '../upgrade/successor.js'
+import { ownCommand } from '../upgrade/own-command.js'
 
 /**
  * In the environment of a process that was started again: its own number, so that no child takes it for its own, and
@@ -26,9 +24,9 @@ const SYSTEMD_TIMEOUT_MS = 10_000
  * a program: a thread that needs memory, and writes to the device to get it, would wait for itself if the
  * volume has to reach a server again. That, too, requires a start.
  *
- * So the process re-executes its program once. Call this before anything is opened: process id, standard
- * input and output, and the descriptors from a predecessor stay. If that is impossible, it returns the
- * reason, and the process continues.
+ * So the process re-executes its program once. Call this before anything is opened or loaded that the first life does
+ * not need: process id, standard input and output, and the descriptors from a predecessor stay. If that is impossible,
+ * it returns the reason, and the process continues.
  */
 export async function startSwapFree(group = new ControlGroup()): Promise<Safety> {
   const [starter, ...found] = process.env[STARTED_AGAIN]?.split(' ') ?? []
@@ -49,6 +47,8 @@ export async function startSwapFree(group = new ControlGroup()): Promise<Safety>
 
 /** Asked by another process: what it says to this one comes too late. */
 async function refusalOfSystemd(): Promise<string | undefined> {
+  const { execFile } = await import('node:child_process')
+  const { promisify } = await import('node:util')
   try {
     await promisify(execFile)('systemd-run', [...SCOPE, 'true'], { timeout: SYSTEMD_TIMEOUT_MS })
     return undefined

@@ -74,11 +74,12 @@ export function addAttach(program: ProgramCommand, typed: string): void {
       const volume = { ...volumeOf(options), state }
       makeStdioNonBlocking()
       installLastResort()
-      const { attach } = await import('../attach/attach.js')
       chosenDevice(options)
       const { startSwapFree } = await import('../attach/start-swap-free.js')
       // Also without --swap: the operator may make the device swap.
       const swapFree = await startSwapFree()
+      // The first life ends above, without having loaded it.
+      const { attach } = await import('../attach/attach.js')
       disableIdleGc()
       const { front, device, pin, swap, swapPriority } = options
       process.exitCode = await attach({

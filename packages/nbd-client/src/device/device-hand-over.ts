@@ -3,7 +3,7 @@ import type { Succession } from '../attach/succession.js'
 import type { Upgraded } from '../report/control.js'
 import { say } from '../report/log.js'
 import { type HandOverOutcome, handOver } from '../upgrade/hand-over.js'
-import { ownCommand, Successor } from '../upgrade/successor.js'
+import { Successor } from '../upgrade/successor.js'
 import type { Attachment } from './attachment.js'
 import type { DeviceServices } from './device-services.js'
 import { placeLanes } from './use-device.js'
@@ -68,7 +68,7 @@ export class DeviceHandOver {
     if (options.signal.aborted) throw new Error(`${path} is being detached`)
     try {
       return await this.#services.withLastStatus(() => {
-        this.#underWay = this.#handOver(succession, command ?? ownCommand())
+        this.#underWay = this.#handOver(succession, command)
         return this.#underWay
       })
     } finally {
@@ -76,7 +76,7 @@ export class DeviceHandOver {
     }
   }
 
-  async #handOver(succession: Succession, command: readonly string[]): Promise<Upgraded> {
+  async #handOver(succession: Succession, command: readonly string[] | undefined): Promise<Upgraded> {
     const { device, path, options } = this.#attachment
     say(`starting the successor of this process`)
     const successor = await Successor.start(command, { state: succession.folder.path })

@@ -10,6 +10,7 @@ import {
   MESSAGE_DESCRIPTOR,
   STATE_VARIABLE,
 } from './hand-over-channel.js'
+import { ownCommand } from './own-command.js'
 
 /** Nothing waits for it yet: a slow machine may start a program slowly. */
 const READY_MS = 120_000
@@ -22,11 +23,6 @@ const TAKE_MS = 20_000
 const SERVE_MS = 5_000
 /** For its end, when it was killed. */
 const KILL_MS = 3_000
-
-/** How this process was started. */
-export function ownCommand(): readonly string[] {
-  return [process.execPath, ...process.execArgv, ...process.argv.slice(1)]
-}
 
 /**
  * The process that is to continue where this one ends, as seen from here. It is a child of this one: in the
@@ -51,11 +47,12 @@ export class Successor {
 
   /**
    * Resolves when it waits for the hand-over.
+   * @param command default: that of this process
    * @param state the folder that it finds when its command line names none
    * @param patience ms @throws Error: it cannot be started, does not want to, or is too slow
    */
   static async start(
-    command: readonly string[],
+    command: readonly string[] = ownCommand(),
     { state, patience = READY_MS }: { readonly state?: string; readonly patience?: number } = {},
   ): Promise<Successor> {
     const [program, ...rest] = command

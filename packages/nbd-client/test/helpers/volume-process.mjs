@@ -8,7 +8,7 @@ import { closeDescriptor } from '../../dist/kernel/kernel.js'
 import { handOver } from '../../dist/upgrade/hand-over.js'
 import { Predecessor } from '../../dist/upgrade/predecessor.js'
 import { StateFolder } from '../../dist/upgrade/state-folder.js'
-import { ownCommand, Successor } from '../../dist/upgrade/successor.js'
+import { Successor } from '../../dist/upgrade/successor.js'
 import { VolumeKeeper } from '../../dist/upgrade/volume-keeper.js'
 
 const { state, servers, size, lanes, replicas, thin, backup, compress } = JSON.parse(process.argv[2])
@@ -105,7 +105,7 @@ process.on('SIGHUP', async () => {
   try {
     // A machine that is busy starts a program slowly; one that is to hang is not waited for.
     const patience = process.env.TEST_SUCCESSOR === 'start hangs' ? 2_000 : 50_000
-    successor = await Successor.start(ownCommand(), { patience })
+    successor = await Successor.start(undefined, { patience })
     say('prepared')
     await asked
   } catch (failure) {
