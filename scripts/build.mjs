@@ -3,14 +3,20 @@
 // With packages only those, and what their TypeScript refers to. "ts" is all of TypeScript, without addons. Incremental: a
 // second run compiles only what changed.
 import { spawnSync } from 'node:child_process'
-import { existsSync, readdirSync } from 'node:fs'
+import { readdirSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { bundle, stamp } from './bundle.mjs'
 import { generate } from './generate.mjs'
 
 const top = dirname(dirname(fileURLToPath(import.meta.url)))
-const addons = ['verbs', 'ring-transport', 'remote-volume', 'nbd-client']
+/** Each with the packages whose native libraries it links as they were built before it, and does not compile again. */
+const addons = {
+  verbs: [],
+  'ring-transport': ['verbs'],
+  'remote-volume': ['verbs'],
+  'nbd-client': ['verbs', 'remote-volume'],
+}
 const programs = ['swap-server', 'nbd-client']
 const packages = readdirSync(join(top, 'packages'))
 
@@ -32,11 +38,17 @@ for (const name of only)
   }
 const wanted = (name) => only.length === 0 || only.includes(name)
 
-for (const addon of addons.filter(wanted)) {
+const linked = new Set(
+  Object.keys(addons)
+    .filter(wanted)
+    .flatMap((addon) => addons[addon]),
+)
+for (const [addon, built] of Object.entries(addons)) {
+  if (!wanted(addon) && !linked.has(addon)) continue
   const cwd = join(top, 'packages', addon)
-  if (!existsSync(join(cwd, 'native', 'binding'))) continue
   const sanitize = process.env.RDMAKIT_SANITIZE
   const given = sanitize === undefined ? [] : [`--CDRDMAKIT_SANITIZE=${sanitize}`]
+  if (built.length > 0) given.push('--CDRDMAKIT_BUILT=ON')
   run(bin('cmake-js'), ['compile', '--log-level', 'warn', '--parallel', '2', ...given], cwd)
 }
 generate()

@@ -2,7 +2,9 @@
 # addon links another. RDMAKIT_VOLUME_BINDING: the sources of its functions for JavaScript, which belong to the addon.
 get_filename_component(RDMAKIT_VOLUME_NATIVE ${CMAKE_CURRENT_LIST_DIR}/../native ABSOLUTE)
 file(GLOB RDMAKIT_VOLUME_BINDING CONFIGURE_DEPENDS ${RDMAKIT_VOLUME_NATIVE}/binding/*.cc)
-if(NOT TARGET rdmakit_volume)
+if(RDMAKIT_BUILT AND NOT TARGET rdmakit_volume)
+  rdmakit_built(volume remote-volume rdmakit_base)
+elseif(NOT TARGET rdmakit_volume)
   file(GLOB volume_sources CONFIGURE_DEPENDS ${RDMAKIT_VOLUME_NATIVE}/*/*.cc)
   list(FILTER volume_sources EXCLUDE REGEX "/binding/")
   add_library(rdmakit_volume STATIC ${volume_sources})
