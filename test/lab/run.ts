@@ -30,9 +30,10 @@ Trials, which soaks run for long
   restart-storm [--restarts N] [--ublk] [--iwarp]
                          the same guest, whose nbd-client is killed and started again, 3 times by default
   kill-anything [--seconds N | --faults N] [--seed N] [--servers N] [--replicas N] [--backup] [--ublk]
-                [--only KIND]
+                [--mebibytes N] [--only KIND]
                          a guest that swaps to others while one thing after another is killed, for 300 s, with
                          2 server guests and 2 replicas, by default; --backup: a copy on its own disk too;
+                         --mebibytes: what the program that swaps has, half of it in memory, 64 by default;
                          --only: one kind of fault, such as "control throws"
   systemd                the services of examples/two-hosts under systemd, on two guests
 
@@ -89,7 +90,14 @@ const trials: Readonly<Record<string, Run>> = {
     const [ublk, others] = flag(rest, '--ublk')
     const [backup, more] = flag(others, '--backup')
     const [only, numbers] = value(more, '--only')
-    const defaults = { seconds: 300, faults: 0, seed: Date.now() % 2 ** 32, servers: 2, replicas: 2 }
+    const defaults = {
+      seconds: 300,
+      faults: 0,
+      seed: Date.now() % 2 ** 32,
+      mebibytes: 64,
+      servers: 2,
+      replicas: 2,
+    }
     const options = { ...numbersOf(numbers, defaults), backup, ublk, ...(only !== undefined && { only }) }
     return await killAnythingCommand(parts, options, say)
   },

@@ -9,14 +9,31 @@ export interface CpuTime {
   system: number
 }
 
-/** CPU time that the one process whose command line contains `part` has used; all its threads. */
-export async function cpuTimeOf(shell: Shell, part: string): Promise<CpuTime> {
+/** Of the one process whose command line contains `part`. */
+async function processOf(shell: Shell, part: string): Promise<string> {
   // The first letter in brackets: the pattern does not match the command line that it stands in itself.
   const pattern = `[${part.slice(0, 1)}]${part.slice(1)}`
   const found = await shell.exec(`grep -als '${pattern}' /proc/[0-9]*/cmdline`)
   const pids = [...found.stdout.matchAll(/^\/proc\/(\d+)\//gm)].map(([, pid]) => pid)
   const [pid] = pids
   if (pid === undefined || pids.length > 1) throw new Error(`${pids.length} processes run ${part}`)
+  return pid
+}
+
+/**
+ * How often the threads of the one process whose command line contains `part` have waited for something, and so been woken:
+ * proc_pid_status(5), voluntary_ctxt_switches. Of threads that it has now.
+ */
+export async function waitsOf(shell: Shell, part: string): Promise<number> {
+  const tasks = await shell.run(`cat /proc/${await processOf(shell, part)}/task/*/status`)
+  const counts = [...tasks.matchAll(/^voluntary_ctxt_switches:\s+(\d+)$/gm)].map(([, count]) => Number(count))
+  if (counts.length === 0) throw new Error(`no thread of ${part} says how often it has waited`)
+  return counts.reduce((sum, count) => sum + count)
+}
+
+/** CPU time that the one process whose command line contains `part` has used; all its threads. */
+export async function cpuTimeOf(shell: Shell, part: string): Promise<CpuTime> {
+  const pid = await processOf(shell, part)
   // proc(5): the name in field 2 may hold anything, so count from behind its bracket.
   const fields = (await shell.run(['cat', `/proc/${pid}/stat`])).replace(/^.*\) /, '').split(' ')
   const [user, system] = [Number(fields[11]), Number(fields[12])]

@@ -18,6 +18,8 @@ export interface KillAnythingOptions {
   /** how many of them; 0: as many as come */
   faults: number
   seed: number
+  /** that the program that swaps has; half of it fits into memory */
+  mebibytes: number
   /** how many hosts lend memory */
   servers: number
   /** of each page, on different hosts */
@@ -173,7 +175,7 @@ export async function killAnything(
   options: KillAnythingOptions,
   print: (line: string) => void = () => {},
 ): Promise<KillAnything> {
-  const { seconds, seed, servers, replicas, backup, ublk } = options
+  const { seconds, seed, mebibytes, servers, replicas, backup, ublk } = options
   const program = await ensurePageChurn()
   print(`${servers} servers, ${replicas} replicas${backup ? ' and a backup' : ''}; seed ${seed}`)
   if (backup) await star.client.run(['sh', join(guestScripts, 'disk.sh')])
@@ -191,8 +193,8 @@ export async function killAnything(
     'sh',
     join(guestScripts, 'load', 'churn.sh'),
     program,
-    '64M',
-    String(32 << 20),
+    `${mebibytes}M`,
+    String((mebibytes / 2) * 2 ** 20),
   ])
   try {
     await churn.waitForLine(/^churning/, 120_000)
@@ -323,7 +325,7 @@ export async function killAnythingCommand(
   return conclude(run, faultsOf(run), say)
 }
 
-const short = { seconds: 0, faults: 2, servers: 2, backup: false }
+const short = { seconds: 0, faults: 2, mebibytes: 40, servers: 2, backup: false }
 /**
  * Of each front one short trial: a server and the client are killed; then the client's control throws, and all servers
  * are killed.

@@ -144,7 +144,7 @@ constexpr uint64_t kHangsFor = 5'000'000'000;
 
 NbdShape shape_of(uint32_t replicas, uint64_t operation_timeout_ns = kNever) {
   NbdShape shape;
-  shape.size = 24 << 20;
+  shape.size = 12 << 20;
   shape.servers = 3;
   shape.replicas = replicas;
   shape.lanes = 2;
@@ -158,7 +158,7 @@ void run(const char* name, const NbdShape& shape, const std::function<void(NbdVo
   NbdVolume volume(shape);
   {
     const Disk disk(volume);
-    churn_all(disk, shape.size, static_cast<uint32_t>(effort(750)), [&] {
+    churn_all(disk, shape.size, static_cast<uint32_t>(effort(300)), [&] {
       if (disturb) disturb(volume);
     });
   }

@@ -1,4 +1,5 @@
 import { beforeAll, expect, test } from 'vitest'
+import { effort } from '../../../effort.js'
 import { LocalShell } from '../../base/local-shell.js'
 import { ensureArrayWalk } from '../../machine/native.js'
 import { peerServer } from '../../machine/test-guest.js'
@@ -6,6 +7,8 @@ import { rdmakitSwap } from '../../swap/remote-swap.js'
 import { walkArray } from '../../swap/swap.js'
 
 const mebibyte = 1024 * 1024
+/** Of the array; half of it fits into memory. */
+const mebibytes = Math.min(48, effort(32))
 const shell = new LocalShell()
 let program: string
 
@@ -21,7 +24,11 @@ test.each(['/dev/nbd0', '/dev/ublkb0'])(
     const client = shell.start(attach)
     try {
       await client.waitForLine(attached, 120_000)
-      const walk = await walkArray(shell, { program, bytes: 48 * mebibyte, throttleBytes: 24 * mebibyte })
+      const walk = await walkArray(shell, {
+        program,
+        bytes: mebibytes * mebibyte,
+        throttleBytes: (mebibytes / 2) * mebibyte,
+      })
       expect(walk.wrongPages).toBe(0)
       expect(walk.pagesOut).toBeGreaterThan(5_000)
       expect(walk.pagesIn).toBeGreaterThan(5_000)

@@ -73,20 +73,22 @@ describe.each([
     300_000,
   )
 
-  test('a successor that is stopped before it has the device takes it over, and ends it in order', async () => {
-    await client.stop(15_000, 'SIGKILL')
-    // It gives no session back until it goes on.
-    server.signal('SIGSTOP')
-    client = shell.start(command)
-    try {
-      await client.waitForLine(/taking over/, 60_000)
-      client.signal('SIGTERM')
-    } finally {
-      server.signal('SIGCONT')
-    }
-    expect(await client.ended(120_000)).toMatchObject({ status: 0 })
-    await shell.run(
-      'test ! -e /sys/block/nbd0/pid && test ! -e /dev/ublkc0 && test -z "$(ls /run/rdmakit/state)"',
-    )
-  }, 180_000)
+  // Of nbd it takes 15 s more, and the decision is the same.
+  if (device.startsWith('/dev/ublk') || process.env.RDMAKIT_TIER === 'soak')
+    test('a successor that is stopped before it has the device takes it over, and ends it in order', async () => {
+      await client.stop(15_000, 'SIGKILL')
+      // It gives no session back until it goes on.
+      server.signal('SIGSTOP')
+      client = shell.start(command)
+      try {
+        await client.waitForLine(/taking over/, 60_000)
+        client.signal('SIGTERM')
+      } finally {
+        server.signal('SIGCONT')
+      }
+      expect(await client.ended(120_000)).toMatchObject({ status: 0 })
+      await shell.run(
+        'test ! -e /sys/block/nbd0/pid && test ! -e /dev/ublkc0 && test -z "$(ls /run/rdmakit/state)"',
+      )
+    }, 180_000)
 })

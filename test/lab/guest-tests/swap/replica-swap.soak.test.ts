@@ -10,6 +10,9 @@ const mebibyte = 1024 * 1024
 /** Of the array; half of it fits into memory. */
 const mebibytes = Math.min(64, effort(40))
 
+// For soaks: the short trial of nbd (npm run lab -- trials) kills one of two servers under swap too, on hosts of their own.
+// Here it is in one guest, to the end of the program.
+//
 // The kernel's swap is in the memory of two swap-servers, each with all of it, and one of them is killed.
 describe('remote swap with two replicas over rxe', () => {
   const shell = new LocalShell()
