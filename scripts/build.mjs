@@ -2,7 +2,8 @@
 // RDMAKIT_SANITIZE=address,undefined builds the addons with these sanitizers (scripts/addons-asan.mjs).
 // With packages only those, and what their TypeScript refers to. "ts" is all of TypeScript, without addons. Incremental: a
 // second run compiles only what changed.
-import { spawnSync } from 'node:child_process'
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
 import { readdirSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -20,12 +21,12 @@ const addons = {
 const programs = ['swap-server', 'nbd-client']
 const packages = readdirSync(join(top, 'packages'))
 
-function run(command, args, cwd) {
-  const { status } = spawnSync(command, args, { cwd, stdio: 'inherit' })
-  if (status !== 0) {
-    console.error(`build: ${[command, ...args].join(' ')} failed in ${cwd}`)
-    process.exit(status ?? 1)
-  }
+/** @returns whether it ended well */
+async function run(command, args, cwd) {
+  const [status, signal] = await once(spawn(command, args, { cwd, stdio: 'inherit' }), 'exit')
+  if (status !== 0)
+    console.error(`build: ${[command, ...args].join(' ')} failed in ${cwd} (${status ?? signal})`)
+  return status === 0
 }
 
 const bin = (name) => join(top, 'node_modules', '.bin', name)
@@ -43,21 +44,30 @@ const linked = new Set(
     .filter(wanted)
     .flatMap((addon) => addons[addon]),
 )
-for (const [addon, built] of Object.entries(addons)) {
-  if (!wanted(addon) && !linked.has(addon)) continue
-  const cwd = join(top, 'packages', addon)
-  const sanitize = process.env.RDMAKIT_SANITIZE
-  const given = sanitize === undefined ? [] : [`--CDRDMAKIT_SANITIZE=${sanitize}`]
-  if (built.length > 0) given.push('--CDRDMAKIT_BUILT=ON')
-  run(bin('cmake-js'), ['compile', '--log-level', 'warn', '--parallel', '2', ...given], cwd)
+
+async function compileAddons() {
+  for (const [addon, built] of Object.entries(addons)) {
+    if (!wanted(addon) && !linked.has(addon)) continue
+    const cwd = join(top, 'packages', addon)
+    const sanitize = process.env.RDMAKIT_SANITIZE
+    const given = sanitize === undefined ? [] : [`--CDRDMAKIT_SANITIZE=${sanitize}`]
+    if (built.length > 0) given.push('--CDRDMAKIT_BUILT=ON')
+    const options = ['compile', '--log-level', 'warn', '--parallel', '2', ...given]
+    if (!(await run(bin('cmake-js'), options, cwd))) return false
+  }
+  return true
 }
+
+async function compileTypeScript() {
+  const all = wanted('ts')
+  const projects = all ? [] : only.map((name) => join('packages', name))
+  if (!(await run(bin('tsc'), ['-b', ...projects], top))) return false
+  await bundle(top, all ? programs : programs.filter(wanted))
+  await stamp(top, all ? [...programs, 'rdmakit'] : [...programs, 'rdmakit'].filter(wanted))
+  return true
+}
+
 generate()
-if (wanted('ts')) {
-  run(bin('tsc'), ['-b'], top)
-  await bundle(top, programs)
-  await stamp(top, [...programs, 'rdmakit'])
-} else {
-  run(bin('tsc'), ['-b', ...only.map((name) => join('packages', name))], top)
-  await bundle(top, programs.filter(wanted))
-  await stamp(top, [...programs, 'rdmakit'].filter(wanted))
-}
+// Neither needs the other, and each is alone for a part of its time.
+const done = await Promise.all([compileAddons(), compileTypeScript()])
+if (done.includes(false)) process.exit(1)

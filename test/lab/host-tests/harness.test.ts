@@ -9,6 +9,9 @@ import { Guest } from '../machine/guest.js'
 import { type LabParts, prepareLab } from '../machine/lab-parts.js'
 import { versionFor } from '../machine/modules.js'
 
+/** Only ends a hang: another guest's tests may run beside these. */
+const HANG_MS = 60_000
+
 let parts: LabParts
 let guest: Guest
 
@@ -58,19 +61,19 @@ test('a program that does not exist ends with 127 and says so', async () => {
 
 test('a line of a background process can be awaited, and the process signalled', async () => {
   const running = guest.start("trap 'echo bye; exit 5' TERM; echo ready 7471; while :; do sleep 1; done")
-  expect((await running.waitForLine(/^ready (\d+)/, 10_000))[1]).toBe('7471')
+  expect((await running.waitForLine(/^ready (\d+)/, HANG_MS))[1]).toBe('7471')
   expect(await running.stop()).toMatchObject({ status: 5, stdout: 'ready 7471\nbye\n' })
 })
 
 test('awaiting a line of a process that ends without it fails at once', async () => {
   const running = guest.start('echo something else; exit 1')
-  await expect(running.waitForLine(/^ready/, 30_000)).rejects.toThrow(/exit status 1/)
+  await expect(running.waitForLine(/^ready/, HANG_MS)).rejects.toThrow(/exit status 1/)
 })
 
 test('a command past its deadline is killed with its children, and the guest serves on', async () => {
   await expect(guest.exec('sleep 4711 & wait', { deadlineMs: 500 })).rejects.toThrow(DeadlineError)
   const left = async (): Promise<string> => (await guest.exec(['pgrep', '-f', 'sleep 4711'])).stdout
-  await vi.waitFor(async () => expect(await left()).toBe(''), 5_000)
+  await vi.waitFor(async () => expect(await left()).toBe(''), HANG_MS)
 })
 
 test('what the guest writes stays in the guest', async () => {
@@ -82,7 +85,7 @@ test('what the guest writes stays in the guest', async () => {
 test('a killed guest fails what still runs in it', async () => {
   const other = await Guest.boot(parts, { name: 'other', cpus: 1, memoryMiB: 512 })
   const running = other.start('echo up; exec sleep 1000')
-  await running.waitForLine(/^up/, 10_000)
+  await running.waitForLine(/^up/, HANG_MS)
   await other.kill()
   await expect(running.exited).rejects.toThrow(GuestDiedError)
   await expect(other.exec('true')).rejects.toThrow(GuestDiedError)
@@ -104,11 +107,11 @@ test('QEMU does not outlive a harness that is killed', async () => {
   harness.stdout.on('data', (bytes: Buffer) => {
     output += bytes.toString()
   })
-  await vi.waitFor(() => expect(output).toMatch(/^up$/m), 60_000)
+  await vi.waitFor(() => expect(output).toMatch(/^up$/m), 2 * HANG_MS)
   const children = readFileSync(`/proc/${harness.pid}/task/${harness.pid}/children`, 'utf8').trim().split(' ')
   const qemu = children.find((pid) => readFileSync(`/proc/${pid}/comm`, 'utf8').startsWith('qemu-system'))
   expect(qemu).toBeDefined()
   harness.kill('SIGKILL')
   await once(harness, 'exit')
-  await vi.waitFor(() => expect(existsSync(`/proc/${qemu}`)).toBe(false), 10_000)
+  await vi.waitFor(() => expect(existsSync(`/proc/${qemu}`)).toBe(false), HANG_MS)
 })
