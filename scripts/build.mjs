@@ -60,10 +60,11 @@ async function compileAddons() {
 
 async function compileTypeScript() {
   const all = wanted('ts')
+  const built = (name) => all || wanted(name)
   const projects = all ? [] : only.map((name) => join('packages', name))
   if (!(await run(bin('tsc'), ['-b', ...projects], top))) return false
-  await bundle(top, all ? programs : programs.filter(wanted))
-  await stamp(top, all ? [...programs, 'rdmakit'] : [...programs, 'rdmakit'].filter(wanted))
+  await bundle(top, programs.filter(built))
+  await stamp(top, [...programs, 'rdmakit'].filter(built))
   return true
 }
 

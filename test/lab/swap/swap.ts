@@ -32,6 +32,12 @@ export interface WalkOptions {
   deadlineMs?: number
 }
 
+/** An array of that size, of which half fits into memory. */
+export const halfInMemory = (mebibytes: number): Pick<WalkOptions, 'bytes' | 'throttleBytes'> => ({
+  bytes: mebibytes * 2 ** 20,
+  throttleBytes: mebibytes * 2 ** 19,
+})
+
 /**
  * The kernel found no page of the control group to reclaim in time, which happens when swap is slow, and
  * killed what ran in it.

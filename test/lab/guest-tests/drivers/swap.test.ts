@@ -4,10 +4,9 @@ import { LocalShell } from '../../base/local-shell.js'
 import { ensureArrayWalk } from '../../machine/native.js'
 import { peerServer } from '../../machine/test-guest.js'
 import { rdmakitSwap } from '../../swap/remote-swap.js'
-import { walkArray } from '../../swap/swap.js'
+import { halfInMemory, walkArray } from '../../swap/swap.js'
 
-const mebibyte = 1024 * 1024
-/** Of the array; half of it fits into memory. */
+/** Of the array. */
 const mebibytes = Math.min(48, effort(32))
 const shell = new LocalShell()
 let program: string
@@ -24,11 +23,7 @@ test.each(['/dev/nbd0', '/dev/ublkb0'])(
     const client = shell.start(attach)
     try {
       await client.waitForLine(attached, 120_000)
-      const walk = await walkArray(shell, {
-        program,
-        bytes: mebibytes * mebibyte,
-        throttleBytes: (mebibytes / 2) * mebibyte,
-      })
+      const walk = await walkArray(shell, { program, ...halfInMemory(mebibytes) })
       expect(walk.wrongPages).toBe(0)
       expect(walk.pagesOut).toBeGreaterThan(5_000)
       expect(walk.pagesIn).toBeGreaterThan(5_000)

@@ -6,11 +6,10 @@ import { cpuTimeOf, waitsOf } from '../../base/process-time.js'
 import type { Shell } from '../../base/shell.js'
 import { ensureArrayWalk } from '../../machine/native.js'
 import { RemoteSwap, rdmakitSwap } from '../../swap/remote-swap.js'
-import { walkArray } from '../../swap/swap.js'
+import { halfInMemory, walkArray } from '../../swap/swap.js'
 
-const mebibyte = 1024 * 1024
 const IDLE_SECONDS = 4
-/** Of the array; half of it fits into memory. */
+/** Of the array. */
 const mebibytes = Math.min(256, effort(32))
 
 /** Requests that the device has answered: Documentation/block/stat.rst of Linux, fields 1 and 5. */
@@ -48,8 +47,7 @@ describe('remote swap over rxe', () => {
     const alone = (before - idle) / IDLE_SECONDS
     const cpuBefore = await cpuTimeOf(shell, serverProgram)
     const requestsBefore = await requestsOf(shell)
-    const bytes = mebibytes * mebibyte
-    const walk = await walkArray(shell, { program, bytes, throttleBytes: bytes / 2 })
+    const walk = await walkArray(shell, { program, ...halfInMemory(mebibytes) })
     const requests = (await requestsOf(shell)) - requestsBefore
     const cpuAfter = await cpuTimeOf(shell, serverProgram)
     const waits = (await waitsOf(shell, serverProgram)) - before

@@ -4,10 +4,9 @@ import { LocalShell } from '../../base/local-shell.js'
 import type { RunningProcess } from '../../base/shell.js'
 import { ensureArrayWalk } from '../../machine/native.js'
 import { rdmakitSwap } from '../../swap/remote-swap.js'
-import { pagesOut, untilPagesOut, walkArray } from '../../swap/swap.js'
+import { halfInMemory, pagesOut, untilPagesOut, walkArray } from '../../swap/swap.js'
 
-const mebibyte = 1024 * 1024
-/** Of the array; half of it fits into memory. */
+/** Of the array. */
 const mebibytes = Math.min(64, effort(40))
 
 // For soaks: the short trial of nbd (npm run lab -- trials) kills one of two servers under swap too, on hosts of their own.
@@ -45,10 +44,7 @@ describe('remote swap with two replicas over rxe', () => {
       await untilPagesOut(before + 3_000)
       await servers[1]?.stop(15_000, 'SIGKILL')
     }
-    const [walk] = await Promise.all([
-      walkArray(shell, { program, bytes: mebibytes * mebibyte, throttleBytes: (mebibytes / 2) * mebibyte }),
-      kill(),
-    ])
+    const [walk] = await Promise.all([walkArray(shell, { program, ...halfInMemory(mebibytes) }), kill()])
     console.log(`remote swap with two replicas, one killed: ${JSON.stringify(walk)}`)
     expect(walk.wrongPages).toBe(0)
     expect(walk.pagesOut).toBeGreaterThan(6_000)

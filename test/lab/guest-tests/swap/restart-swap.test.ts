@@ -5,11 +5,10 @@ import { LocalShell } from '../../base/local-shell.js'
 import type { RunningProcess } from '../../base/shell.js'
 import { ensureArrayWalk } from '../../machine/native.js'
 import { rdmakitSwap } from '../../swap/remote-swap.js'
-import { pagesOut, untilPagesOut, walkArray } from '../../swap/swap.js'
+import { halfInMemory, pagesOut, untilPagesOut, walkArray } from '../../swap/swap.js'
 import { lender } from '../lender.js'
 
-const mebibyte = 1024 * 1024
-/** Of the array; half of it fits into memory. */
+/** Of the array. */
 const mebibytes = Math.min(64, effort(40))
 
 const KILLED = ['killed', 'SIGKILL', null] as const
@@ -59,7 +58,7 @@ describe.each([
         return Date.now() - ended
       }
       const [walk, away] = await Promise.all([
-        walkArray(shell, { program, bytes: mebibytes * mebibyte, throttleBytes: (mebibytes / 2) * mebibyte }),
+        walkArray(shell, { program, ...halfInMemory(mebibytes) }),
         restart(),
       ])
       console.log(

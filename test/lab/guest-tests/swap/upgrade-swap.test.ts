@@ -5,12 +5,12 @@ import type { RunningProcess } from '../../base/shell.js'
 import { until } from '../../base/until.js'
 import { ensureArrayWalk } from '../../machine/native.js'
 import { rdmakitSwap } from '../../swap/remote-swap.js'
-import { pagesOut, untilPagesOut, walkArray } from '../../swap/swap.js'
+import { halfInMemory, pagesOut, untilPagesOut, walkArray } from '../../swap/swap.js'
 import { lender } from '../lender.js'
 
 const mebibyte = 1024 * 1024
 const UPGRADES = 2
-/** Of the array; half of it fits into memory. */
+/** Of the array. */
 const mebibytes = Math.min(64, effort(48))
 const program = ['node', 'packages/nbd-client/dist/cli.js']
 
@@ -55,11 +55,7 @@ describe.each(['/dev/nbd0', '/dev/ublkb0'])('remote swap on %s whose client is u
       }
     }
     const [walk] = await Promise.all([
-      walkArray(shell, {
-        program: walker,
-        bytes: mebibytes * mebibyte,
-        throttleBytes: (mebibytes / 2) * mebibyte,
-      }),
+      walkArray(shell, { program: walker, ...halfInMemory(mebibytes) }),
       upgrades(),
     ])
     console.log(
