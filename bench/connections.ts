@@ -6,7 +6,7 @@ import { join } from 'node:path'
 import { promisify } from 'node:util'
 import type { Build } from './against/build.js'
 import { Child } from './core/child.js'
-import type { Report, Value } from './core/report.js'
+import type { Limit, Report, Value } from './core/report.js'
 import type { Figures, Samples } from './core/rounds.js'
 import { ratios } from './core/statistics.js'
 import type { Place, Suite } from './suite.js'
@@ -15,6 +15,9 @@ const run = promisify(execFile)
 
 const COUNTS = [1, 10, 100, 1000]
 const QUICK_COUNTS = [1, 100]
+/** So many connections take no more than so much memory of a side. */
+const MANY = 1000
+const MANY_MEBIBYTES = 128
 const MILLISECONDS = 500
 const QUICK_MILLISECONDS = 100
 const DEADLINE_MS = 120_000
@@ -46,7 +49,8 @@ export function connections({ folder, quick }: Place): Suite {
     figures: [
       { key: 'requestsPerSecond', name: 'requests', unit: '1/s', better: 'higher' },
       { key: 'p99', name: 'round trip, p99', unit: 'µs', better: 'lower' },
-      { key: 'kibibytesEach', name: 'memory of each', unit: 'KiB', better: 'lower' },
+      { key: 'kibibytesIdle', name: 'memory of each', unit: 'KiB', better: 'lower' },
+      { key: 'kibibytesUsed', name: 'memory of each, used', unit: 'KiB', better: 'lower' },
     ],
     groups: (build) =>
       counts.map((count) => ({
@@ -70,14 +74,28 @@ function report(counts: readonly number[], samples: Samples): Pick<Report, 'tabl
       of(name, 'requestsPerSecond').map((rate) => rate / 1000),
       of(name, 'p50'),
       of(name, 'p99'),
-      of(name, 'kibibytesEach'),
+      of(name, 'kibibytesIdle'),
+      of(name, 'kibibytesUsed'),
       peer === true ? '' : ratios(of(name, 'requestsPerSecond'), of(NET, 'requestsPerSecond')),
     ])
   })
-  const columns = ['connections, transport', '1000/s', 'p50, µs', 'p99, µs', 'KiB each', `rate of ${NET}`]
+  const columns = [
+    'connections, transport',
+    '1000/s',
+    'p50, µs',
+    'p99, µs',
+    'KiB each',
+    'used',
+    `rate of ${NET}`,
+  ]
   const note =
-    'KiB each: of the connecting process, before the first request; shared memory by its part (Pss)'
-  return { tables: [{ title: 'requests of 64 B', columns, rows, note }], limits: [] }
+    'KiB each: of the connecting process, before the first request, and after 100 and more; shared memory by its part (Pss)'
+  const rings = counts.includes(MANY) ? TRANSPORTS.filter(({ peer }) => peer !== true) : []
+  const limits = rings.map(({ name }): Limit => {
+    const rounds = samples.of(groupOf(MANY), name, 'kibibytesIdle').map((each) => (MANY * each) / 1024)
+    return { what: `${name}, ${groupOf(MANY)}`, rounds, unit: 'MiB', bound: '≤', limit: MANY_MEBIBYTES }
+  })
+  return { tables: [{ title: 'requests of 64 B', columns, rows, note }], limits }
 }
 
 async function sample(

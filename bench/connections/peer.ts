@@ -2,6 +2,8 @@
 //   node peer.js listen TRANSPORT AT COUNT                  prints `listening URI`, runs until SIGTERM
 //   node peer.js connect TRANSPORT URI COUNT MILLISECONDS   prints one line of JSON
 import { readFileSync } from 'node:fs'
+import { setFlagsFromString } from 'node:v8'
+import { runInNewContext } from 'node:vm'
 import { RingServer } from '@rdmakit/ring-transport'
 import { defaultRequests } from '../ring/default-ring.js'
 import type { Requester, RequestTransport } from '../ring/endpoint.js'
@@ -11,6 +13,8 @@ import { answering } from '../ring/requests.js'
 const SIZE = 64
 /** Connections that are being made at a time. */
 const AT_ONCE = 50
+/** Requests of each connection between the two looks at its memory, beyond those that are timed. */
+const USED = 100
 /** Round trips of which the time is kept, the latest ones. */
 const KEPT = 2 ** 20
 
@@ -29,8 +33,12 @@ const ringRequests: RequestTransport = {
 
 const transport = name === 'ring' ? ringRequests : netRequests
 
-/** Memory of this process, in KiB; what it shares with others by its part. */
+setFlagsFromString('--expose-gc')
+const collectGarbage = runInNewContext('gc') as () => void
+
+/** Memory of this process without what V8 has yet to collect, in KiB; what it shares with others by its part. */
 function memory(): number {
+  collectGarbage()
   const [, kibibytes] = /^Pss: +(\d+) kB$/m.exec(readFileSync('/proc/self/smaps_rollup', 'utf8')) ?? []
   return Number(kibibytes)
 }
@@ -45,15 +53,20 @@ async function connectAll(uri: string): Promise<Requester[]> {
 }
 
 async function connect(uri: string): Promise<void> {
-  // The first loads the addon and starts its threads.
+  const question = Buffer.alloc(SIZE)
+  const times = new Float64Array(KEPT).fill(0)
+  const use = async (requester: Requester) => {
+    for (let i = 0; i < USED; i++) await requester.request(question)
+  }
+  // The first loads the addon, starts its threads, and asks as often as all will: V8's heap grows by that, once.
   const first = await transport.connect(uri)
+  await Promise.all(Array.from({ length: count }, () => use(first)))
   const before = memory()
   const all = await connectAll(uri)
-  const kibibytesEach = (memory() - before) / count
+  const kibibytesEach = () => (memory() - before) / count
+  const kibibytesIdle = kibibytesEach()
   await first.close()
 
-  const question = Buffer.alloc(SIZE)
-  const times = new Float64Array(KEPT)
   let asked = 0
   const begin = performance.now()
   const end = begin + Number(milliseconds)
@@ -70,11 +83,13 @@ async function connect(uri: string): Promise<void> {
   const seconds = (performance.now() - begin) / 1000
   const sorted = times.subarray(0, Math.min(asked, KEPT)).sort()
   const percentile = (part: number) => 1000 * (sorted[Math.floor(part * (sorted.length - 1))] as number)
+  await Promise.all(all.map(use))
   const result = {
     requestsPerSecond: asked / seconds,
     p50: percentile(0.5),
     p99: percentile(0.99),
-    kibibytesEach,
+    kibibytesIdle,
+    kibibytesUsed: kibibytesEach(),
   }
   console.log(JSON.stringify(result))
 }

@@ -1,6 +1,7 @@
 // Memory that is going to be registered: touched now, so that no page fault comes later.
 #pragma once
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -11,6 +12,7 @@
 #include <cstdint>
 
 #include "base/null_with_errno.h"
+#include "base/unique_fd.h"
 
 namespace rdmakit {
 
@@ -56,6 +58,15 @@ inline int populate(void* address, size_t length) {
   // Kernels before 5.14 have no such advice: touch by hand.
   for (size_t at = 0; at < length + before; at += page) std::atomic_ref(first[at]).fetch_or(0);
   return 0;
+}
+
+// Whether the kernel may refuse a page of a memfd that is touched: SIGBUS. It does so only under strict
+// accounting (proc_sys_vm(5), overcommit_memory 2), which counts these pages one by one as they come; else a
+// memory cgroup or the machine is full, and its OOM killer decides, as for any other page.
+inline bool kernel_may_refuse_pages() {
+  const UniqueFd setting(open("/proc/sys/vm/overcommit_memory", O_RDONLY | O_CLOEXEC));
+  char mode = 0;
+  return !setting || read(setting.get(), &mode, 1) != 1 || mode == '2';
 }
 
 // 0 or an errno value.

@@ -51,8 +51,9 @@ export interface MemoryOptions {
   readonly memfd?: boolean | undefined
   /**
    * true (default): all pages are resident from the start, so nothing waits for one later, and a lack of memory is ENOMEM
-   * here. false: each page becomes resident on first use. Devices that pin memory populate all of it anyway, and over
-   * `shm` memory that peers may access is resident from the start, because they map it and must not miss a page
+   * here. false: each page becomes resident on first use, a peer's too. Devices that pin memory populate all of it
+   * anyway; so does `shm` what peers may access, where the kernel accounts strictly (`vm.overcommit_memory` 2), because
+   * they map it and a page that they are refused would end them
    */
   readonly populated?: boolean | undefined
 }

@@ -60,3 +60,29 @@ describe('a swap-server in a control group with a limit', () => {
     expect(await shell.run(`grep oom_kill ${group}/memory.events`)).toMatch(/^oom_kill 0$/m)
   }, 120_000)
 })
+
+// Over shm peers map what they may write: a page of it that the kernel refuses would end them by SIGBUS.
+describe('memory that peers map, and that is to become resident as it is used', () => {
+  const script = `
+    import { readFileSync } from "node:fs"
+    import { openDevice } from "@rdmakit/verbs"
+    const context = openDevice("shm0", "shm")
+    const domain = context.allocateProtectionDomain()
+    const region = await domain.allocateMemoryRegion(8 * ${mebibyte}, ["remote-write"], { populated: false })
+    const smaps = readFileSync("/proc/self/smaps", "utf8")
+    console.log(smaps.match(/memfd:rdmakit-segment[^]*?Rss: +(\\d+) kB/)[1])
+    process.exit(0)`
+
+  test('is resident from the start where the kernel accounts strictly', async () => {
+    const shell = new LocalShell()
+    const resident = () => shell.run(`node --input-type=module -e '${script}'`)
+    expect(Number(await resident())).toBe(0)
+    // As much as anybody wants: only the accounting is strict.
+    await shell.run('sysctl -q vm.overcommit_ratio=10000 vm.overcommit_memory=2')
+    try {
+      expect(Number(await resident())).toBe(8 * 1024)
+    } finally {
+      await shell.run('sysctl -q vm.overcommit_memory=0')
+    }
+  }, 60_000)
+})
