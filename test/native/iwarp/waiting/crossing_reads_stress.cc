@@ -100,7 +100,7 @@ void round_of(Side& one, Side& two, int count, std::mt19937& random) {
   // With manual progress nothing is answered before all are posted.
   post_all(one, two, count, random, expected);
   post_all(two, one, count, random, expected);
-  const size_t each = static_cast<size_t>(4 * count);  // a receive for each SEND too
+  const size_t each = size_t{4} * static_cast<size_t>(count);  // a receive for each SEND too
   const Completions done = pump(one.end, each, two.end, each);
   for (const std::vector<ibv_wc>* all : {&done.client, &done.server}) {
     uint64_t sent = 0, received = 2;

@@ -126,6 +126,34 @@ void source_of_write(Progress progress, Gone gone) {
   std::printf("  %zu bytes, then %s\n", ending.bytes, ending.cut ? "cut" : "a Terminate message");
 }
 
+// Two WRITEs in one call, so in one batch: told of is the one whose region is gone.
+void second_of_two(Progress progress) {
+  Blocked blocked(progress);
+  Victim& victim = blocked.victim;
+  End& end = *victim.end;
+  constexpr size_t kFirst = 100'000;  // the socket takes less
+  Memory first(end.pd, kFirst);
+  ibv_sge elements[2] = {first.sge(0, kFirst), blocked.region->sge(0, kLength)};
+  ibv_send_wr requests[2] = {}, *bad = nullptr;
+  for (int i = 0; i < 2; i++) {
+    requests[i].wr_id = static_cast<uint64_t>(i) + 1;
+    requests[i].opcode = IBV_WR_RDMA_WRITE;
+    requests[i].send_flags = IBV_SEND_SIGNALED;
+    requests[i].sg_list = &elements[i];
+    requests[i].num_sge = 1;
+    requests[i].wr.rdma.rkey = 77;
+  }
+  requests[0].next = &requests[1];
+  CHECK(ibv_post_send(end.qp, requests, &bad) == 0);
+  blocked.fill_up();
+  blocked.take_region(Gone::freed);
+  std::thread reader([&] { static_cast<void>(victim.peer.receive(kFirst + kLength)); });
+  end.expect(1, IBV_WC_WR_FLUSH_ERR);
+  end.expect(2, IBV_WC_LOC_PROT_ERR);
+  CHECK(end.id.events->expect(CmEvent::Type::disconnected).status == EPROTO);
+  reader.join();
+}
+
 // The source of the peer's READ: what was staged leaves, then the peer is told.
 void source_of_response(Progress progress, Gone gone) {
   Blocked blocked(progress);
@@ -174,6 +202,7 @@ STRESS(iwarp_gone_region) {
       timed("source of a WRITE", [=] { source_of_write(progress, gone); });
       timed("source of a READ's response", [=] { source_of_response(progress, gone); });
     }
+    timed("second of two", [=] { second_of_two(progress); });
     timed("disconnected meanwhile", [=] { ended_meanwhile(progress, false); });
     timed("destroyed meanwhile", [=] { ended_meanwhile(progress, true); });
   }

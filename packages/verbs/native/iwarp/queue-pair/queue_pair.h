@@ -211,6 +211,7 @@ class QueuePair : public software::QueuePairBase {
   Result append_response(bool& fits);
   enum class Sent { all, blocked, dead };
   Sent send_batch();
+  Failure gone_under_batch();
   void set_backlog(bool backlog);
 
   // queue_pair_atomic.cc: the first two under send_mutex_, the others under receive_mutex_

@@ -38,9 +38,7 @@ QueuePair::Result QueuePair::transmit(int sends) {
         return std::nullopt;
       }
     } else if (!batch_.pin_again(pd)) {
-      Failure failure = Failure::protocol(terminate::local_catastrophic);
-      failure.send_status = IBV_WC_LOC_PROT_ERR;
-      return failure;
+      return gone_under_batch();
     }
     const Sent sent = send_batch();
     batch_.unpin();
@@ -56,6 +54,24 @@ QueuePair::Result QueuePair::transmit(int sends) {
     }
   }
   return std::nullopt;
+}
+
+// A region was deregistered under what is built already. It is told of the request whose it is; a READ
+// response has none.
+Failure QueuePair::gone_under_batch() {
+  Failure failure = Failure::protocol(terminate::local_catastrophic);
+  const uint32_t end = cursor_.active && !cursor_.response ? send_next_ + 1 : send_next_;
+  for (uint32_t index = send_head_; index != end; index++) {
+    const SendWork& work = send_works_[index & send_mask_];
+    const bool sends = !work.answered && work.opcode != IBV_WR_BIND_MW && work.opcode != IBV_WR_LOCAL_INV;
+    Target target;
+    if (!sends || work.inlined || gather(pd, send_sges(index), work.sge_count, 0, work.length, 0, target))
+      continue;
+    failure.send_status = IBV_WC_LOC_PROT_ERR;
+    failure.send_index = index;
+    break;
+  }
+  return failure;
 }
 
 QueuePair::Sent QueuePair::send_batch() {
