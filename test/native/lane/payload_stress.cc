@@ -59,6 +59,17 @@ void pace() {
   }
   looked(kPage, now + kSecond);
   CHECK(pace.pause(kRest, now + kSecond) == first);
+  // A turn of the lane in which it did not look at the socket, for what is under way comes first, ends
+  // nothing.
+  looked(kRest, now += kSecond + first);
+  CHECK(pace.pause(kRest, now) == first);
+  pace.judge(now + first / 2);
+  CHECK(pace.pause(kRest, now + first / 2) == first - first / 2);
+  pace.judge(now += first);
+  CHECK(pace.pause(kRest, now) == 0);
+  looked(kRest, now);
+  CHECK(pace.pause(kRest, now) == first);
+  looked(kRest, now += first);
   // No socket holds more than some of a long payload: that is waited for.
   for (int i = 0; i < 100; i++) {
     CHECK(pace.pause(100 * kRest, now) == first);

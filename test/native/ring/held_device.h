@@ -20,10 +20,10 @@ constexpr uint32_t kUnits = 1 << (kLog2Capacity - 4);
 constexpr uint32_t kKey = 0x1ced;
 
 // One completion queue and one queue pair. What is posted stays until the test completes it, but receives
-// when the queue pair fails: those come back at once.
+// when the queue pair fails: those come back at once. One that `lends` takes lent bytes from where they are.
 class Device {
  public:
-  Device() {
+  explicit Device(bool lends = false) {
     context_.ops.poll_cq = poll;
     context_.ops.req_notify_cq = arm;
     context_.ops.post_recv = post_receives;
@@ -35,6 +35,7 @@ class Device {
     region_.addr = memory_.data();
     region_.length = memory_.size();
     region_.lkey = kKey;
+    if (lends) qp_handle_.verbs = &kLendingVerbs;
   }
   Device(const Device&) = delete;
 
@@ -45,7 +46,7 @@ class Device {
   uint8_t* memory() { return memory_.data(); }
   int region_users() const { return region_handle_.references.load(); }
 
-  // What was posted to the send queue since the last call.
+  // What was posted to the send queue since the last call, with elements that stay.
   std::vector<ibv_send_wr> sent() {
     const std::lock_guard lock(mutex_);
     return std::exchange(sent_, {});
@@ -85,6 +86,7 @@ class Device {
   std::atomic<int> arm_error{0};
   std::atomic<int> event_error{0};
   std::atomic<int> looks{0};  // at the channel
+  int lent_posts = 0;
   // An event, whose completion may have been taken by now.
   void make_readable() {
     const std::lock_guard lock(mutex_);
@@ -139,8 +141,33 @@ class Device {
   static int post_sends(ibv_qp* qp, ibv_send_wr* request, ibv_send_wr**) {
     Device& self = of(qp);
     const std::lock_guard lock(self.mutex_);
-    for (; request != nullptr; request = request->next) self.sent_.push_back(*request);
+    for (; request != nullptr; request = request->next) self.keep(*request);
     return 0;
+  }
+  // All of it leaves at once: nothing is copied to its place.
+  static int post_lent(ibv_qp* qp, ibv_send_wr* request, ibv_send_wr**, const LentBytes& lent) {
+    Device& self = of(qp);
+    const std::lock_guard lock(self.mutex_);
+    ++self.lent_posts;
+    for (; request != nullptr; request = request->next) {
+      ibv_sge& element = self.keep(*request);
+      std::vector<uint8_t>& bytes = self.left_.emplace_back(element.length);
+      for (uint64_t at = 0, most = 0; at < bytes.size(); at += most) {
+        most = bytes.size() - at;
+        const uint8_t* const from = lent.find(reinterpret_cast<uint8_t*>(element.addr + at), most);
+        std::memcpy(bytes.data() + at, from, most);
+      }
+      element.addr = reinterpret_cast<uint64_t>(bytes.data());
+    }
+    return 0;
+  }
+  ibv_sge& keep(const ibv_send_wr& request) {
+    ibv_send_wr& kept = sent_.emplace_back(request);
+    ibv_sge& element = elements_.emplace_back();
+    if (request.num_sge > 0) element = *request.sg_list;
+    kept.sg_list = &element;
+    kept.next = nullptr;
+    return element;
   }
   static int fail(ibv_qp* qp) {
     Device& self = of(qp);
@@ -162,6 +189,7 @@ class Device {
     return read(self.event_.get(), &count, sizeof count) == sizeof count ? 0 : EAGAIN;
   }
   static constexpr DataPathVerbs kVerbs{get_event, [](ibv_cq*, unsigned int) {}, fail};
+  static constexpr DataPathVerbs kLendingVerbs{get_event, [](ibv_cq*, unsigned int) {}, fail, post_lent};
   template <typename Object>
   struct Owned : Counted {
     Owned(HandleKind kind, Object& object) {
@@ -185,6 +213,8 @@ class Device {
   std::deque<ibv_wc> completions_;
   std::deque<uint64_t> receives_;
   std::vector<ibv_send_wr> sent_;
+  std::deque<ibv_sge> elements_;           // of all that was sent
+  std::deque<std::vector<uint8_t>> left_;  // bytes of what was sent with lent ones
 };
 
 }  // namespace ring_test

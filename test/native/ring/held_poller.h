@@ -7,6 +7,9 @@
 
 namespace ring_test {
 
+constexpr uint64_t kPeerAddress = 4096;  // of the peer's ring
+constexpr uint32_t kSendDepth = 16;
+
 // A poller with one place for a connection, so that the next one gets the same place, and its consumer.
 class Poller {
  public:
@@ -17,16 +20,17 @@ class Poller {
   }
   ring::Poller* operator->() { return &poller_; }
 
-  uint32_t connect() {
+  uint32_t connect(ring::Version version = ring::Version::three, bool immediate = true) {
     uint32_t number = 0;
     ring::ConnectionOptions options;
     options.qp = device_.queue_pair();
     options.ring = device_.region();
+    options.version = version;
     options.log2_capacity = kLog2Capacity;
     options.receive_depth = kDepth;
-    options.send.depth = 16;
+    options.send.depth = kSendDepth;
     CHECK(poller_.attach(options, number) == 0);
-    const ring::PeerRing peer{4096, kKey, kLog2Capacity, kDepth, true};
+    const ring::PeerRing peer{kPeerAddress, kKey, kLog2Capacity, kDepth, immediate};
     CHECK(poller_.establish(number, device_.region(), peer) == 0);
     return number;
   }
