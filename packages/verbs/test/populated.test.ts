@@ -23,7 +23,7 @@ it.each<['iwarp' | 'shm', string, Access, boolean, boolean]>([
   ['iwarp', 'by default', 'remote-write', true, true],
   ['iwarp', 'when they are used', 'remote-write', false, false],
   ['shm', 'by default', 'local-write', true, true],
-  ['shm', 'when they are used', 'local-write', false, false],
+  ['shm', 'when they are used', 'local-write', false, strict],
   ['shm', 'when they are used, where peers may write, too', 'remote-write', false, strict],
   ['shm', 'by default, where peers may read', 'remote-read', true, true],
 ])('of %s %s: %s, populated %s', async (name, _, access, populated, all) => {

@@ -22,10 +22,11 @@ struct MemoryOptions {
   // `transparent`: when the kernel has some (madvise(2) MADV_HUGEPAGE). size_…: from hugetlbfs's pool, or
   // ENOMEM when too few are reserved there.
   HugePages huge_pages = HugePages::transparent;
-  int numa_node = -1;     // -1: wherever the touching thread runs
-  bool locked = false;    // mlock(2)
-  bool shared = false;    // backed by a memfd, so that it can be mapped a second time
-  bool populated = true;  // all pages are populated at the start; else each on first use
+  int numa_node = -1;   // -1: wherever the touching thread runs
+  bool locked = false;  // mlock(2)
+  bool shared = false;  // backed by a memfd, so that it can be mapped a second time
+  // All pages are populated at the start; else each on first use, if the kernel refuses none then.
+  bool populated = true;
 };
 
 inline size_t round_up_to(size_t length, size_t page) { return (length + page - 1) / page * page; }
@@ -60,9 +61,10 @@ inline int populate(void* address, size_t length) {
   return 0;
 }
 
-// Whether the kernel may refuse a page of a memfd that is touched: SIGBUS. It does so only under strict
-// accounting (proc_sys_vm(5), overcommit_memory 2), which counts these pages one by one as they come; else a
-// memory cgroup or the machine is full, and its OOM killer decides, as for any other page.
+// Whether the kernel may refuse a page of a memfd that is touched, here or by a peer that maps it: SIGBUS. It
+// does so only under strict accounting (proc_sys_vm(5), overcommit_memory 2), which counts these pages one by
+// one as they come; else a memory cgroup or the machine is full, and its OOM killer decides, as for any other
+// page.
 inline bool kernel_may_refuse_pages() {
   const UniqueFd setting(open("/proc/sys/vm/overcommit_memory", O_RDONLY | O_CLOEXEC));
   char mode = 0;
@@ -97,7 +99,8 @@ inline int prepare_memory(void* address, size_t length, const MemoryOptions& opt
   // pages that the device knows (ibv_fork_init(3)).
   int error = madvise(address, length, MADV_DONTFORK) == 0 ? 0 : errno;
   if (error == 0 && options.numa_node >= 0) error = bind_to_numa_node(address, length, options.numa_node);
-  if (error == 0) error = touch_memory(address, length, options.huge_pages, options.populated);
+  const bool populated = options.populated || (options.shared && kernel_may_refuse_pages());
+  if (error == 0) error = touch_memory(address, length, options.huge_pages, populated);
   if (error == 0 && options.locked && mlock(address, length) != 0) error = errno;
   return error;
 }

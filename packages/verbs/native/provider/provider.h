@@ -135,8 +135,6 @@ class Provider {
   // The sink is not called any more when this returns. Not from within a sink.
   virtual void unwatch_async_events(ibv_context*, uint64_t) {}
 
-  // Whether peers map what they may reach, and end by SIGBUS where a page of it is not to be had.
-  virtual bool peers_map_memory() const { return false; }
   // Memory to register: at least `length` bytes, zeroed, touched, page-aligned; nullptr and errno when
   // there is none. Any other memory may be registered too, but this is the fastest for the provider's
   // peers. Deregister first, then unmap, with the length and options that were asked for.

@@ -72,7 +72,6 @@ class ShmProvider final : public Base {
 
   int destroy_qp(ibv_qp* qp) override;
 
-  bool peers_map_memory() const override { return true; }
   void* map_memory(size_t length, const MemoryOptions& options) override {
     return Segments::instance().map(length, options);
   }

@@ -52,8 +52,8 @@ export interface MemoryOptions {
   /**
    * true (default): all pages are resident from the start, so nothing waits for one later, and a lack of memory is ENOMEM
    * here. false: each page becomes resident on first use, a peer's too. Devices that pin memory populate all of it
-   * anyway; so does `shm` what peers may access, where the kernel accounts strictly (`vm.overcommit_memory` 2), because
-   * they map it and a page that they are refused would end them
+   * anyway. So is what a memfd backs, over `shm` all of it, where the kernel accounts strictly (`vm.overcommit_memory` 2):
+   * who touches a page that is refused then, this process or a peer that maps it, would end
    */
   readonly populated?: boolean | undefined
 }

@@ -181,11 +181,7 @@ MemoryOptions options_of(const Napi::Object& from) {
 // allocMr(pd, length, access, options)
 Napi::Value PdObject::alloc_mr(const Napi::CallbackInfo& info) {
   const int access = info[2].As<Napi::Number>().Int32Value();
-  MemoryOptions options = options_of(info[3].As<Napi::Object>());
-  constexpr int kRemote =
-      IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND;
-  if (provider.peers_map_memory() && (access & kRemote) != 0 && kernel_may_refuse_pages())
-    options.populated = true;
+  const MemoryOptions options = options_of(info[3].As<Napi::Object>());
   const auto length = static_cast<size_t>(info[1].As<Napi::Number>().Int64Value());
   return start<Allocation>(info.Env(), *this, length, access, options);
 }

@@ -23,7 +23,9 @@ void* Segments::map(size_t length, const MemoryOptions& options) {
   segment->mapping = SharedMapping::create("rdmakit-segment", length, Sharing::writable, segment->fd);
   if (segment->mapping == nullptr) return nullptr;
   uint8_t* data = segment->mapping->data();
-  if (const int error = prepare_memory(data, length, options); error != 0) {
+  MemoryOptions shared = options;
+  shared.shared = true;
+  if (const int error = prepare_memory(data, length, shared); error != 0) {
     errno = error;
     return nullptr;
   }
