@@ -63,7 +63,7 @@ class RingEnd {
     ring::ConnectionOptions connection;
     connection.qp = rdmakit::QpRef(&qp_);
     connection.ring = rdmakit::MrRef(&ring_handle_);
-    connection.log2_capacity = shape.log2_capacity;
+    connection.windows.log2_capacity = shape.log2_capacity;
     connection.receive_depth = shape.receive_depth;
     connection.send = shape.send;
     must(poller_.attach(connection, number_), "attach");
@@ -86,7 +86,10 @@ class RingEnd {
         std::make_unique<Memory>(queue_, (size_t{1} << peer.log2_capacity) + size_t{shape_.send.depth} * 8);
     staging_handle_ =
         std::make_unique<Borrowed>(rdmakit::HandleKind::memory_region, staging_->mr, queue_.provider);
-    const ring::PeerRing ring{peer.address, peer.key, peer.log2_capacity, peer.receive_depth,
+    const ring::PeerRing ring{peer.address,
+                              peer.key,
+                              {peer.log2_capacity},
+                              peer.receive_depth,
                               peer.write_with_immediate != 0 && describe().write_with_immediate != 0};
     must(poller_.establish(number_, rdmakit::MrRef(staging_handle_.get()), ring), "establish");
   }
@@ -163,7 +166,7 @@ class RingEnd {
   bool closed() const { return closed_; }
 
  private:
-  static constexpr uint32_t kReserved = ring::kReservedForControl;
+  static constexpr uint32_t kReserved = ring::kReceivesForControl;
   static uint32_t entries(const RingShape& shape) {
     return shape.send.depth + shape.receive_depth + 2 * kReserved;
   }

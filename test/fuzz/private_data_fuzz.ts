@@ -20,8 +20,8 @@ import {
   MAX_RECEIVE_DEPTH,
   MIN_LOG2_CAPACITY,
   MIN_RECEIVE_DEPTH,
-  VERSIONS,
 } from '../../packages/ring-transport/dist/setup/handshake.js'
+import { VERSIONS, Windows } from '../../packages/ring-transport/dist/setup/ring-layout.js'
 import {
   decodeOffer,
   decodeProgress,
@@ -42,12 +42,12 @@ const same = (one: Uint8Array, other: Uint8Array) => Buffer.compare(one, other) 
 function honest(input: Input): Handshake {
   const log2Capacity = MIN_LOG2_CAPACITY + (input.byte() % (MAX_LOG2_CAPACITY - MIN_LOG2_CAPACITY + 1))
   const epoch = input.two()
-  const version = VERSIONS[input.byte() & 1] ?? 2
+  const version = VERSIONS[input.byte() % VERSIONS.length] ?? 2
   return {
     version,
     longest: version === 2 ? 0 : (epoch % (MAX_LONGEST / LONGEST_UNIT + 1)) * LONGEST_UNIT,
     writeWithImmediate: (input.byte() & 1) === 1,
-    log2Capacity,
+    windows: Windows.of(log2Capacity, version, 'iwarp'),
     receiveDepth: MIN_RECEIVE_DEPTH + (input.two() % (MAX_RECEIVE_DEPTH - MIN_RECEIVE_DEPTH + 1)),
     remoteKey: input.two() * 65_537,
     address: BigInt(1 + input.two()) << 26n,
@@ -65,12 +65,13 @@ function handshake(bytes: Uint8Array): void {
     check(/^[\x20-\x7e]+$/.test(failure.message), 'a refusal has a sentence')
     return
   }
-  const { log2Capacity, receiveDepth, remoteKey, address, session, applicationData: data } = taken
+  const { windows, receiveDepth, remoteKey, address, session, applicationData: data } = taken
   check(isRingRequest(bytes), 'what is taken asks for a ring')
-  check(log2Capacity >= MIN_LOG2_CAPACITY && log2Capacity <= MAX_LOG2_CAPACITY, 'a ring has a size')
+  const { log2Capacity } = windows
+  check(windows.log2Of(0) >= MIN_LOG2_CAPACITY && log2Capacity <= MAX_LOG2_CAPACITY, 'a ring has a size')
   check(receiveDepth >= MIN_RECEIVE_DEPTH && receiveDepth <= MAX_RECEIVE_DEPTH, 'there is a depth')
   check(isWhole(remoteKey) && remoteKey < 2 ** 32, 'a key has 32 bits')
-  check(address > 0n && address + (1n << BigInt(log2Capacity)) <= 1n << 64n, 'a ring is memory')
+  check(address > 0n && address + BigInt(windows.bytes) <= 1n << 64n, 'a ring is memory')
   check(session === undefined || (/^[0-9a-f]{16}$/.test(session.id) && session.epoch > 0), 'a session is one')
   check(data.length <= MAX_APPLICATION_DATA, 'the application has its place')
   check(same(applicationData(bytes), data), 'and finds it')

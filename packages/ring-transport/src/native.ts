@@ -16,8 +16,8 @@ export interface NativeLayout {
   /** in a slot: units credited to the peer, written by the thread */
   readonly reported: number
   /**
-   * in a slot: three words that a call about its staging region writes, in units modulo 2^32: where the next frame
-   * goes, how far frames may reach (the window), and how far they have been posted
+   * in a slot: four words that a call about its staging region writes, in units modulo 2^32: where the next frame
+   * goes, how far frames may reach, and how far they have been posted; and the window of the ring that they are in
    */
   readonly staging: number
   readonly descriptors: number
@@ -41,8 +41,10 @@ export interface NativePoller {
     sendDepth: number,
     /** work requests, at most a quarter of `sendDepth`, which is what 0 means */
     signalEvery: number,
-    /** of the frames of both rings: 2 or 3 */
+    /** of the frames of both rings: 2 to 4 */
     version: number,
+    /** of the ring; log2Capacity is that of the largest */
+    windows: number,
   ): number
   /** Makes the connection able to send, now that the peer's ring is known. */
   establish(
@@ -53,6 +55,7 @@ export interface NativePoller {
     log2Capacity: number,
     receiveDepth: number,
     writeWithImmediate: boolean,
+    windows: number,
   ): void
   /**
    * JavaScript lays frames out in the staging region itself, from `next` up to its
@@ -149,6 +152,7 @@ export const TYPE = {
   settled: 8,
   part: 9,
   last: 10,
+  grow: 11,
   writable: 0x100,
   broken: 0x101,
   detached: 0x102,

@@ -18,12 +18,11 @@ namespace fuzz {
 
 using namespace rdmakit;
 
-constexpr uint32_t kLog2Capacity = ring::kMinLog2Capacity;
-constexpr uint32_t kCapacity = 1u << kLog2Capacity;
-constexpr uint32_t kMostUnits = kCapacity / 16;
+constexpr ring::Windows kOne{ring::kMinLog2Capacity, 1};
+constexpr ring::Windows kThree{ring::kMinLog2Capacity + 2 * ring::kGrowthLog2, 3};
 constexpr uint32_t kReceiveDepth = ring::kMinReceiveDepth;
 constexpr uint32_t kSendDepth = 16;
-constexpr uint32_t kReceives = kReceiveDepth + ring::kReservedForControl;
+constexpr uint32_t kReceives = kReceiveDepth + ring::kReceivesForControl;
 constexpr uint32_t kSends = kSendDepth + ring::kReservedForControl + ring::kReservedForReads;
 constexpr uint32_t kMaxInline = 64;
 constexpr uint64_t kPeerAddress = uint64_t{0x7000} << 32;
@@ -64,7 +63,8 @@ struct Heard {
 
 class Device {
  public:
-  Device() {
+  // Both rings have these windows.
+  explicit Device(const ring::Windows& windows) : windows_(windows) {
     context_.ops.poll_cq = poll;
     context_.ops.req_notify_cq = [](ibv_cq*, int) { return 0; };
     context_.ops.post_recv = post_receives;
@@ -149,7 +149,7 @@ class Device {
             self.ring_memory_.has(*request->sg_list));
       auto* buffer = reinterpret_cast<uint8_t*>(request->sg_list->addr);
       // Behind the ring, where no WRITE of a frame belongs.
-      CHECK(buffer >= self.ring_bytes() + kCapacity);
+      CHECK(buffer >= self.ring_bytes() + self.windows_.bytes());
       for (const Receive& other : self.receives_) CHECK(other.buffer != buffer);
       self.receives_.push_back({request->wr_id, buffer});
     }
@@ -187,7 +187,7 @@ class Device {
       case IBV_WR_RDMA_WRITE:
       case IBV_WR_RDMA_WRITE_WITH_IMM:
         CHECK(request.wr.rdma.rkey == kPeerKey && request.wr.rdma.remote_addr >= kPeerAddress);
-        CHECK(request.wr.rdma.remote_addr - kPeerAddress + length <= kCapacity);
+        CHECK(request.wr.rdma.remote_addr - kPeerAddress + length <= windows_.bytes());
         if (request.opcode == IBV_WR_RDMA_WRITE_WITH_IMM) hear(ntohl(request.imm_data));
         return;
       default:
@@ -204,7 +204,7 @@ class Device {
       // The one before has been answered.
       CHECK(heard_.pings++ <= pongs_);
     } else {
-      CHECK(word > 0 && word <= kMostUnits);
+      CHECK(word > 0 && word <= 1u << (windows_.log2_capacity - 4));
       heard_.units += word;
       ++heard_.notifications;
     }
@@ -233,8 +233,9 @@ class Device {
   ibv_cq cq_{};
   ibv_comp_channel channel_{};
   ibv_qp qp_{};
-  Memory ring_memory_{(kCapacity + ring::Receiver::ring_words(kReceiveDepth) * 8 + 63) / 64 * 64};
-  Memory staging_memory_{kCapacity + kSendDepth * 8};
+  const ring::Windows windows_;
+  Memory ring_memory_{(windows_.bytes() + ring::Receiver::ring_words(kReceiveDepth) * 8 + 63) / 64 * 64};
+  Memory staging_memory_{windows_.bytes() + kSendDepth * 8};
   Handle cq_handle_ = handle(HandleKind::completion_queue, &cq_);
   Handle channel_handle_ = handle(HandleKind::completion_channel, &channel_);
   Handle qp_handle_ = handle(HandleKind::queue_pair, &qp_);

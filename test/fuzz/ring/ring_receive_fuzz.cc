@@ -16,8 +16,8 @@ constexpr uint32_t kDescriptors = 16;  // so that the event ring is full now and
 
 class Script {
  public:
-  Script(Input& input, bool immediate, ring::Version version)
-      : input_(input), immediate_(immediate), format_(version) {
+  Script(Input& input, bool immediate, ring::Version version, const ring::Windows& windows)
+      : input_(input), immediate_(immediate), format_(version), windows_(windows), device_(windows) {
     ring::PollerOptions options;
     options.mode = ring::Mode::caller;
     options.max_connections = 2;
@@ -28,7 +28,7 @@ class Script {
     connection.qp = device_.queue_pair();
     connection.ring = device_.ring();
     connection.version = version;
-    connection.log2_capacity = kLog2Capacity;
+    connection.windows = windows;
     connection.receive_depth = kReceiveDepth;
     connection.send.depth = kSendDepth;
     CHECK(poller_->attach(connection, number_) == 0);
@@ -52,13 +52,17 @@ class Script {
     const uint8_t what = input_.byte();
     switch (what % 16) {
       case 0: {  // any bytes anywhere in the ring
-        const uint32_t at = input_.two() % kCapacity;
+        const uint64_t at = input_.two() % windows_.bytes();
         const auto bytes = input_.take(input_.byte());
-        std::copy_n(bytes.begin(), std::min<size_t>(bytes.size(), kCapacity - at), device_.ring_bytes() + at);
+        std::copy_n(bytes.begin(), std::min<size_t>(bytes.size(), windows_.bytes() - at),
+                    device_.ring_bytes() + at);
         return;
       }
-      case 1:
-        return frame(input_.byte() * 16u % ring::max_payload(kLog2Capacity), input_.byte() % 8 + 1, 0);
+      case 1: {
+        const uint32_t length = input_.byte() * 16u % ring::max_payload(ring::kMinLog2Capacity);
+        const uint32_t type = input_.byte() % 9 + 1;
+        return type < 9 ? frame(length, type, 0) : grow(input_.byte());
+      }
       case 2: {
         const uint32_t length = input_.four();
         const uint16_t type = input_.two();
@@ -87,7 +91,7 @@ class Script {
       case 12:
         return release(what / 16u);
       case 13:
-        return send(input_.byte() % 8 + 1, input_.two() % kCapacity);
+        return send(input_.byte() % 8 + 1, input_.two() % windows_.bytes());
       case 14:
         if (poller_->ping(number_) == ring::SendResult::done) CHECK(established_);
         return;
@@ -97,7 +101,7 @@ class Script {
   }
 
   void establish() {
-    const ring::PeerRing peer{kPeerAddress, kPeerKey, kLog2Capacity, kReceiveDepth, immediate_};
+    const ring::PeerRing peer{kPeerAddress, kPeerKey, windows_, kReceiveDepth, immediate_};
     CHECK(poller_->establish(number_, device_.staging(), peer) == 0);
     established_ = true;
   }
@@ -106,15 +110,21 @@ class Script {
 
   // At the place where a good one would write next, and published as one would: all or `cut` units less.
   void frame(uint32_t length, uint32_t type, uint8_t cut) {
-    const uint32_t place = next_ % units_;
-    uint8_t* const at = device_.ring_bytes() + (size_t{place} << format_.unit_log2());
+    uint8_t* const at = device_.ring_bytes() + writes_in_.place(next_);
     const auto kind = static_cast<ring::FrameType>(type);
     format_.write(at, {kind, length, next_, cut});
     if ((cut & 0x80) != 0) at[input_.byte() % 16] ^= cut;
-    const uint32_t units = std::min(format_.units_of(kind, length), units_ - place);
+    const uint32_t units = std::min(format_.units_of(kind, length), writes_in_.to_end(next_));
     if (units <= cut % 4u) return;
     next_ += units;
     notify(units - cut % 4u);
+  }
+  // Leaves the window for one that there is, or a wrong one.
+  void grow(uint8_t window) {
+    format_.write(device_.ring_bytes() + writes_in_.place(next_), {ring::FrameType::grow, 0, 0, window});
+    ++next_;
+    notify(1);
+    if (window < windows_.count) writes_in_ = ring::Window(windows_, window, format_.unit_log2());
   }
   void credit(uint32_t grains, uint32_t notifications) {
     last_credit_ = ring::encode_credit(grains, notifications);
@@ -125,10 +135,10 @@ class Script {
   // --- the application
 
   void send(uint32_t type, uint32_t length) {
-    static const std::array<uint8_t, kCapacity> payload{};
+    static const std::array<uint8_t, kThree.bytes()> payload{};
     const auto result =
         poller_->send(number_, static_cast<ring::FrameType>(type), 1, 2, payload.data(), length);
-    if (length > ring::max_payload(kLog2Capacity)) CHECK(result != ring::SendResult::done);
+    if (length > ring::max_payload(windows_.log2_capacity)) CHECK(result != ring::SendResult::done);
     if (result == ring::SendResult::done) CHECK(established_);
     poller_->flush(number_);
   }
@@ -144,15 +154,18 @@ class Script {
     CHECK(descriptor.connection == number_ && !detached_);
     if (descriptor.type >= static_cast<uint32_t>(ring::Event::writable)) return event(descriptor);
     CHECK(!violated_ && descriptor.type >= 1 &&
-          descriptor.type <= static_cast<uint32_t>(ring::FrameType::last));
-    const uint32_t place = taken_ % units_;
+          descriptor.type <= static_cast<uint32_t>(ring::FrameType::grow));
     const auto kind = static_cast<ring::FrameType>(descriptor.type);
     const uint32_t units = format_.units_of(kind, descriptor.length);
-    CHECK(descriptor.offset == (place << format_.unit_log2()) + format_.header(kind));
-    CHECK(units <= units_ / 2 && units <= units_ - place);
-    if (kind == ring::FrameType::pad) CHECK(units == units_ - place);
+    CHECK(descriptor.offset == reads_in_.place(taken_) + format_.header(kind));
+    CHECK(units <= last_.capacity / 2 && units <= reads_in_.to_end(taken_));
+    if (kind == ring::FrameType::pad) CHECK(units == reads_in_.to_end(taken_));
     taken_ += units;
-    CHECK(descriptor.end == taken_ && taken_ - released_ <= units_);
+    CHECK(descriptor.end == taken_ && taken_ - released_ <= reads_in_.capacity);
+    if (kind == ring::FrameType::grow) {
+      CHECK(descriptor.immediate > reads_in_.index && descriptor.immediate < windows_.count);
+      reads_in_ = ring::Window(windows_, descriptor.immediate, format_.unit_log2());
+    }
     ends_.push_back(taken_);
   }
   void event(const ring::Descriptor& descriptor) {
@@ -161,7 +174,7 @@ class Script {
         CHECK(!broken_ && descriptor.offset <= 1);
         broken_ = true;
         violated_ = descriptor.offset == 1;
-        if (violated_) CHECK(descriptor.length <= static_cast<uint32_t>(ring::Violation::ping));
+        if (violated_) CHECK(descriptor.length <= static_cast<uint32_t>(ring::Violation::grow));
         return;
       case ring::Event::detached:
         detached_ = true;
@@ -183,13 +196,16 @@ class Script {
     events.slot_word(slot, ring::EventRing::kReleased).store(released_, std::memory_order_release);
     const uint32_t reported =
         events.slot_word(slot, ring::EventRing::kReported).load(std::memory_order_acquire);
-    if (released_ - reported >= units_ / 2) poller_->return_credit(number_);
+    if (released_ - reported >= reads_in_.capacity / 2) poller_->return_credit(number_);
   }
 
   Input& input_;
   const bool immediate_;
   const ring::FrameFormat format_;
-  const uint32_t units_ = kCapacity >> format_.unit_log2();
+  const ring::Windows windows_;
+  const ring::Window last_{windows_, windows_.count - 1, format_.unit_log2()};
+  ring::Window writes_in_{windows_, 0, format_.unit_log2()};  // the peer
+  ring::Window reads_in_ = writes_in_;                        // the application
   Device device_;
   std::unique_ptr<ring::Poller> poller_;
   uint32_t number_ = 0;
@@ -207,6 +223,9 @@ class Script {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Input input(data, size);
   const uint8_t shape = input.byte();
-  Script(input, (shape & 1) == 0, (shape & 2) == 0 ? ring::Version::two : ring::Version::three).run();
+  constexpr ring::Version kVersions[] = {ring::Version::two, ring::Version::three, ring::Version::four,
+                                         ring::Version::four};
+  const uint8_t which = shape >> 1 & 3;
+  Script(input, (shape & 1) == 0, kVersions[which], which == 3 ? kThree : kOne).run();
   return 0;
 }

@@ -21,7 +21,7 @@ export const mutations = [
   {
     name: 'binding-of-padding',
     file: source('setup/handshake'),
-    find: 'hash.update(bytes.subarray(0, HEADER + view(bytes).getUint8(7)))',
+    find: 'hash.update(bytes.subarray(0, HEADER + dataLength(view(bytes))))',
     replace: 'hash.update(bytes)',
     why: 'On RoCE, which pads with zeros what a connect carries, no client with a key gets a session.',
     tests: [unit('setup/handshake')],
@@ -323,8 +323,8 @@ export const mutations = [
   {
     name: 'older-peer-not-asked-again',
     file: source('setup/connect'),
-    find: 'if (older === undefined || !isRefusalOf(older, failure)) throw failure',
-    replace: 'if (older === undefined || isRefusalOf(older, failure)) throw failure',
+    find: 'if (known < 0) throw failure',
+    replace: 'if (known < 0 || older.length > 0) throw failure',
     why: 'Who is brought up to date no longer connects to a server that was not.',
     tests: [unit('setup/versions')],
   },

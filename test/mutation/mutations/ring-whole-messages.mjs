@@ -14,8 +14,8 @@ export const mutations = [
   {
     name: 'batch-as-long-as-a-ring',
     file: source('sending/staging-writer'),
-    find: 'Math.min(limits.bytes, 2 ** (log2Capacity - 2))',
-    replace: 'limits.bytes',
+    find: 'Math.min(this.#batchBytes, 2 ** (log2 - 2))',
+    replace: 'this.#batchBytes',
     why: 'The ends of a small ring take turns: one fills it, the other empties it.',
     tests: [unit('sending/staging-writer')],
   },

@@ -68,8 +68,7 @@ class Lane {
       next_ = word(0);
       if (result != ring::SendResult::done) return result;
     }
-    uint8_t* at = static_cast<uint8_t*>(end_.staging->addr) +
-                  (size_t{next_ & (side_.ring_units - 1)} << format.unit_log2());
+    uint8_t* at = static_cast<uint8_t*>(end_.staging->addr) + side_.window(word(3)).place(next_);
     format.write(at, {ring::FrameType::data, length, 0, 0});
     std::memset(at + header, 1, length);
     next_ += format.units(header + length);
@@ -93,7 +92,7 @@ void exchange(Side& side, const Endpoint& end, Lane* lane, uint64_t total, uint3
   ring::EventRing& events = side.poller->event_ring();
   const uint32_t number = end.number;
   const uint32_t slot = ring::slot_of(number);
-  const uint32_t half = side.ring_units / 2;
+  const uint32_t half = side.window(0).capacity / 2;
   static const uint8_t bytes[kLargest] = {};
   uint64_t sent = 0, received = 0;
   bool full = false, dirty = false;

@@ -90,11 +90,14 @@ struct Endpoint {
 
 struct Shape {
   uint32_t log2_capacity = 16;
+  uint32_t windows = 1;
   uint32_t receive_depth = 64;
   uint32_t send_depth = 64;
   uint32_t max_inline = 256;
   bool immediate = true;
-  ring::Version version = ring::Version::three;
+  ring::Version version = ring::Version::four;
+
+  ring::Windows ring() const { return {log2_capacity, windows}; }
 };
 
 // One side: a context's objects and a poller of its own.
@@ -159,27 +162,22 @@ class Side {
     attributes.send_cq = attributes.recv_cq = cq_.get();
     attributes.qp_type = IBV_QPT_RC;
     attributes.cap = {shape.send_depth + ring::kReservedForControl + ring::kReservedForReads,
-                      shape.receive_depth + ring::kReservedForControl, 1, 1, shape.max_inline};
+                      shape.receive_depth + ring::kReceivesForControl, 1, 1, shape.max_inline};
     ibv_qp* qp = end.id->create_qp(pd_.get(), &attributes);
     end.qp = QpRef(Counted::make(HandleKind::queue_pair, qp, capabilities_, attributes.cap.max_inline_data,
                                  [qp, id = end.id, cq = cq_, pd = pd_] { iwarp_provider().destroy_qp(qp); }));
-    end.ring =
-        region((size_t{1} << shape.log2_capacity) + ring::Receiver::ring_words(shape.receive_depth) * 8);
-    const ring::ConnectionOptions options{end.qp,
-                                          end.ring,
-                                          shape.version,
-                                          shape.log2_capacity,
-                                          shape.receive_depth,
-                                          {.depth = shape.send_depth}};
+    end.ring = region(shape.ring().bytes() + ring::Receiver::ring_words(shape.receive_depth) * 8);
+    const ring::ConnectionOptions options{
+        end.qp, end.ring, shape.version, shape.ring(), shape.receive_depth, {.depth = shape.send_depth}};
     CHECK(poller->attach(options, end.number) == 0);
     format = ring::FrameFormat(shape.version);
-    ring_units = 1u << (shape.log2_capacity - format.unit_log2());
+    windows = shape.ring();
   }
 
   void establish(Endpoint& end, const Shape& shape, const Endpoint& peer) {
-    end.staging = region((size_t{1} << shape.log2_capacity) + shape.send_depth * 8);
+    end.staging = region(shape.ring().bytes() + shape.send_depth * 8);
     const bool can = (capabilities_ & kCapabilityWriteWithImmediate) != 0;
-    ring::PeerRing ring{reinterpret_cast<uint64_t>(peer.ring->addr), peer.ring->rkey, shape.log2_capacity,
+    ring::PeerRing ring{reinterpret_cast<uint64_t>(peer.ring->addr), peer.ring->rkey, shape.ring(),
                         shape.receive_depth, shape.immediate && can};
     CHECK(poller->establish(end.number, end.staging, ring) == 0);
   }
@@ -233,8 +231,9 @@ class Side {
   int bell_fd() const { return bell_fd_; }
 
   std::unique_ptr<ring::Poller> poller;
-  ring::FrameFormat format{ring::Version::three};  // of each ring that is attached
-  uint32_t ring_units = 0;                         // … and its units
+  ring::FrameFormat format{ring::Version::four};  // of each ring that is attached
+  ring::Windows windows;                          // … and its own
+  ring::Window window(uint32_t index) const { return {windows, index, format.unit_log2()}; }
 
  private:
   ibv_context* context_ = nullptr;

@@ -203,7 +203,7 @@ class Device {
   ibv_qp qp_{};
   ibv_mr region_{};
   UniqueFd event_{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
-  alignas(64) std::array<uint8_t, 4 << kLog2Capacity> memory_{};
+  alignas(64) std::array<uint8_t, 32 << kLog2Capacity> memory_{};
   Owned<ibv_cq> cq_handle_{HandleKind::completion_queue, cq_};
   Owned<Channel> channel_handle_{HandleKind::completion_channel, channel_};
   Owned<ibv_qp> qp_handle_{HandleKind::queue_pair, qp_};

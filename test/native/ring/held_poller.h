@@ -26,11 +26,11 @@ class Poller {
     options.qp = device_.queue_pair();
     options.ring = device_.region();
     options.version = version;
-    options.log2_capacity = kLog2Capacity;
+    options.windows.log2_capacity = kLog2Capacity;
     options.receive_depth = kDepth;
     options.send.depth = kSendDepth;
     CHECK(poller_.attach(options, number) == 0);
-    const ring::PeerRing peer{kPeerAddress, kKey, kLog2Capacity, kDepth, immediate};
+    const ring::PeerRing peer{kPeerAddress, kKey, {kLog2Capacity}, kDepth, immediate};
     CHECK(poller_.establish(number, device_.region(), peer) == 0);
     return number;
   }

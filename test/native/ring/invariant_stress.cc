@@ -7,13 +7,13 @@ namespace ring_invariant_stress {
 using namespace ring_test;
 using fixture::dies;
 
-constexpr ring::PeerRing kPeer{4096, kKey, kLog2Capacity, kDepth, true};
+constexpr ring::PeerRing kPeer{4096, kKey, {kLog2Capacity}, kDepth, true};
 
 struct Incoming {
   Incoming() { CHECK(receiver.start() == 0); }
   Device device;
   ring::Receiver receiver{
-      device.queue_pair(), ring::Version::three, device.region(), 0, 1, kLog2Capacity, kDepth};
+      device.queue_pair(), ring::Version::three, device.region(), 0, 1, {kLog2Capacity}, kDepth};
 };
 
 void receiver() {
@@ -21,7 +21,7 @@ void receiver() {
   const uint32_t receives = with.receiver.outstanding();
   const ibv_wc completion{};
   uint32_t word;
-  dies([&] { with.receiver.take(completion, receives, word); }, "receive 14 of 14, 14 are posted");
+  dies([&] { with.receiver.take(completion, receives, word); }, "receive 21 of 21, 21 are posted");
   dies(
       [&] {
         for (uint32_t i = 0; i <= receives; ++i) with.receiver.flushed();
@@ -33,7 +33,7 @@ void receiver() {
         with.receiver.take(completion, 0, word);
         with.receiver.repost();
       },
-      "12 receives are posted, 1 are taken, of 14");
+      "19 receives are posted, 1 are taken, of 21");
   ring::Descriptor descriptor;
   dies([&] { with.receiver.next(descriptor); }, "unit 0, and as many are published");
   dies([&] { with.receiver.answer(1, kPeer); }, "0 units are credited, 1 released, 0 read");

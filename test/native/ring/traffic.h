@@ -74,6 +74,7 @@ class Traffic {
     }
   }
 
+  uint64_t grown() const { return grown_; }
   uint64_t received() const {
     uint64_t sum = 0;
     for (const Stream& stream : streams_) sum += stream.received;
@@ -125,6 +126,7 @@ class Traffic {
     bool gone = false;
     std::deque<Held> held;
     uint32_t released = 0;
+    uint32_t window = 0;  // that the peer is in
   };
 
   bool finished() const {
@@ -191,8 +193,7 @@ class Traffic {
       if (result != ring::SendResult::done) return result;
       CHECK(lane(1) - stream.next >= units);
     }
-    uint8_t* at = static_cast<uint8_t*>(stream.end->staging->addr) +
-                  (size_t{stream.next & (side_.ring_units - 1)} << format.unit_log2());
+    uint8_t* at = static_cast<uint8_t*>(stream.end->staging->addr) + side_.window(lane(3)).place(stream.next);
     format.write(at, {type_of(sequence), length, sequence, ~sequence});
     std::memcpy(at + header, payload_.data(), length);
     stream.next += units;
@@ -248,6 +249,11 @@ class Traffic {
       case static_cast<uint32_t>(ring::FrameType::pad):
         stream->held.push_back({descriptor.end, true});
         break;
+      case static_cast<uint32_t>(ring::FrameType::grow):
+        stream->held.push_back({descriptor.end, true});
+        stream->window = descriptor.immediate;
+        ++grown_;
+        break;
       default:
         check_message(*stream, descriptor);
         stream->held.push_back({descriptor.end, false});
@@ -291,8 +297,7 @@ class Traffic {
     const uint32_t slot = ring::slot_of(stream.end->number);
     const uint32_t reported =
         events.slot_word(slot, ring::EventRing::kReported).load(std::memory_order_relaxed);
-    const uint32_t half = side_.ring_units / 2;
-    if (stream.released - reported < half) return;
+    if (stream.released - reported < side_.window(stream.window).capacity / 2) return;
     events.slot_word(slot, ring::EventRing::kReleased).store(stream.released, std::memory_order_seq_cst);
     side_.poller->return_credit(stream.end->number);
   }
@@ -306,6 +311,7 @@ class Traffic {
   std::vector<uint8_t> expected_ = std::vector<uint8_t>(1);
   uint32_t tail_ = 0;
   uint64_t turns_ = 0;
+  uint64_t grown_ = 0;    // GROWs of the peers
   bool closing_ = false;  // the other side may have gone first
 };
 

@@ -49,6 +49,8 @@ double run(const Case& test) {
     a.check_counters();
     b.check_counters();
     detach(a, b, test.mode);
+    CHECK(test.shape.windows == 1 || a.grown() + b.grown() >= test.connections, "%lu grew",
+          a.grown() + b.grown());
     std::printf("%-44s %7lu messages ", test.name, a.received() + b.received());
   }
   for (auto* ends : {&clients, &servers}) {
@@ -74,6 +76,12 @@ STRESS(ring_traffic) {
   no_inline.max_inline = 0;
   Shape older = narrow;
   older.version = ring::Version::two;
+  // 4, 16 and 64 KiB.
+  Shape windows = narrow;
+  windows.log2_capacity = 16;
+  windows.windows = 3;
+  Shape windows_by_send = windows;
+  windows_by_send.immediate = false;
   const auto n = static_cast<uint64_t>(fixture::effort(12'000));
   using enum ring::Mode;
   const Case cases[] = {
@@ -107,6 +115,28 @@ STRESS(ring_traffic) {
        by_send,
        8,
        {.messages = n / 8, .largest = 2032, .hold = 2, .stop_after = n / 20}},
+      {"windows, small messages", adaptive, windows, 1, {.messages = n, .largest = 500}},
+      {"windows, half of the largest just fits", event, windows, 2, {.messages = n / 8, .largest = 32'752}},
+      {"windows, lanes, slow consumer",
+       adaptive,
+       windows,
+       4,
+       {.messages = n / 8, .hold = 3, .pause = true, .lane = true, .ping_every = 3}},
+      {"windows, lane, large ones, held",
+       poll,
+       windows,
+       1,
+       {.messages = n / 8, .largest = 32'752, .hold = 1, .lane = true}},
+      {"windows by SEND, caller",
+       caller,
+       windows_by_send,
+       3,
+       {.messages = n / 4, .largest = 8'000, .hold = 1}},
+      {"windows, guarded, computes",
+       guarded,
+       windows,
+       2,
+       {.messages = n / 4, .largest = 20'000, .compute = true, .lane = true}},
       {"lane, one connection", adaptive, wide, 1, {.messages = n, .lane = true}},
       {"lane in a narrow ring", event, narrow, 1, {.messages = n, .largest = 2032, .hold = 3, .lane = true}},
       {"lanes of 16, slow consumer, pings",

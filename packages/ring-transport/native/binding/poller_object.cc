@@ -181,11 +181,12 @@ Napi::Value PollerObject::attach(const Napi::CallbackInfo& info) {
   ConnectionOptions options;
   options.qp = reference<QpRef>(info[0], HandleKind::queue_pair, "queue pair");
   options.ring = reference<MrRef>(info[1], HandleKind::memory_region, "memory region");
-  options.log2_capacity = number(info[2]);
+  options.windows.log2_capacity = number(info[2]);
   options.receive_depth = number(info[3]);
   options.send.depth = number(info[4]);
   options.send.signal_every = number(info[5]);
   options.version = static_cast<Version>(number(info[6]));
+  options.windows.count = number(info[7]);
   uint32_t made = 0;
   check(info.Env(), poller_->attach(options, made), "ibv_post_recv");
   return Napi::Number::New(info.Env(), made);
@@ -197,9 +198,10 @@ void PollerObject::establish(const Napi::CallbackInfo& info) {
   bool lossless = false;
   peer.address = info[2].As<Napi::BigInt>().Uint64Value(&lossless);
   peer.key = number(info[3]);
-  peer.log2_capacity = number(info[4]);
+  peer.windows.log2_capacity = number(info[4]);
   peer.receive_depth = number(info[5]);
   peer.write_with_immediate = info[6].As<Napi::Boolean>();
+  peer.windows.count = number(info[7]);
   check(info.Env(), poller_->establish(number(info[0]), staging, peer), "establish");
 }
 

@@ -44,8 +44,9 @@ class EventRing {
   static constexpr uint32_t kSlotStride = 2 * kLine;
   static constexpr uint32_t kReleased = 0;  // by the consumer: units consumed, modulo 2^32
   // By the sending thread: where it lays frames out. Units modulo 2^32: where the next frame goes, how far
-  // frames may reach, and how far they have been posted.
+  // frames may reach, and how far they have been posted; and the window that they are in.
   static constexpr uint32_t kStaging = 1;
+  static constexpr uint32_t kStagingWords = 4;
   static constexpr uint32_t kReported = kLine;  // by the poller: units credited to the peer, modulo 2^32
 
   EventRing(uint32_t slots, uint32_t descriptors)

@@ -31,7 +31,7 @@ export class Exchange<Connection> {
       scope: link.scope,
       outbox: this.outbox,
       capacity: link.capacity,
-      peerCapacity: 2 ** link.peer.log2Capacity,
+      peerCapacity: 2 ** link.peer.windows.log2Capacity,
       maxResponseMemory: link.maxResponseMemory,
       overflow: () => this.lifecycle.lost(this.#flooded()),
     })
@@ -63,7 +63,7 @@ export class Exchange<Connection> {
   get memory(): number {
     const { link, requests } = this
     const { memory, waiting } = requests.responder
-    return link.capacity + 2 ** link.peer.log2Capacity + memory + waiting
+    return link.windows.bytes + link.peer.windows.bytes + memory + waiting
   }
 
   /** @see RingConnection.consume */

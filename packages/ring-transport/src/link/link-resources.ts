@@ -5,16 +5,18 @@ import { READS } from '../native.js'
 import type { Poller } from '../polling/poller.js'
 import { pollerFor } from '../polling/poller-group.js'
 import { FrameReceiver } from '../receiving/frame-receiver.js'
-import { unitLog2, type Version } from '../setup/handshake.js'
 import type { Settings } from '../setup/options.js'
+import { unitLog2, type Version, Windows } from '../setup/ring-layout.js'
 import { LinkCounters } from './link-counters.js'
 
-/** Work requests and receives for control alone, which so never waits for data (native/ring/wire/wire.h). */
+/** Work requests for control alone, which so never waits for data (native/ring/wire/wire.h). */
 const RESERVED = 6
+/** … and receives. */
+const RESERVED_RECEIVES = RESERVED + 7
 /** Behind the ring and behind the staging region: 8 bytes for each notification and credit under way. */
 const WORD = 8
 /** A connection that says little takes little memory: 1,000 that are idle took 2 GiB. */
-const BY_USE = { populated: false }
+const BY_USE = { populated: false, hugePages: 'none' } as const
 
 /**
  * The verbs objects of one ring connection: its own protection domain (so that no other peer's keys reach its ring), the
@@ -24,6 +26,8 @@ export class LinkResources {
   readonly id: ConnectionId
   readonly settings: Settings
   readonly version: Version
+  /** of its own ring */
+  readonly windows: Windows
   readonly poller: Poller
   readonly protectionDomain: ProtectionDomain
   readonly ring: MemoryRegion
@@ -43,6 +47,7 @@ export class LinkResources {
     poller: Poller,
     protectionDomain: ProtectionDomain,
     ring: MemoryRegion,
+    windows: Windows,
   ) {
     this.id = id
     this.settings = settings
@@ -50,14 +55,15 @@ export class LinkResources {
     this.poller = poller
     this.protectionDomain = protectionDomain
     this.ring = ring
-    const { log2Capacity, receiveDepth, sendDepth, signalEvery } = settings
-    const halfRing = 2 ** (log2Capacity - 1 - unitLog2(version))
-    this.frames = new FrameReceiver(id, poller, ring, halfRing, settings.debug)
-    this.#entries = receiveDepth + sendDepth + 2 * RESERVED + READS
+    this.windows = windows
+    const halfOf = (window: number) => 2 ** (windows.log2Of(window) - 1 - unitLog2(version))
+    const { receiveDepth, sendDepth, signalEvery } = settings
+    this.frames = new FrameReceiver(id, poller, ring, halfOf, settings.debug)
+    this.#entries = receiveDepth + sendDepth + RESERVED + RESERVED_RECEIVES + READS
     const queuePair = id.createQueuePair(protectionDomain, {
       sendQueue: poller.queue,
       maxSend: sendDepth + RESERVED + READS,
-      maxReceive: receiveDepth + RESERVED,
+      maxReceive: receiveDepth + RESERVED_RECEIVES,
       maxInlineData: settings.maxInlineData,
     })
     this.connection = poller.attach(
@@ -65,11 +71,12 @@ export class LinkResources {
       this.#entries,
       queuePair.handle,
       ring.handle,
-      log2Capacity,
+      windows.log2Capacity,
       receiveDepth,
       sendDepth,
       signalEvery,
       version,
+      windows.count,
     )
     this.frames.connection = this.connection
     this.counters = new LinkCounters(poller.native, this.connection)
@@ -79,12 +86,13 @@ export class LinkResources {
   static async make(id: ConnectionId, version: Version, chosen: Settings): Promise<LinkResources> {
     const pd = id.context.allocateProtectionDomain()
     try {
-      const words = chosen.receiveDepth + 2 * RESERVED
-      const length = 2 ** chosen.log2Capacity + words * WORD
+      const windows = Windows.of(chosen.log2Capacity, version, id.provider)
+      const words = chosen.receiveDepth + RESERVED_RECEIVES + RESERVED
+      const length = windows.bytes + words * WORD
       const ring = await inTime(pd.allocateMemoryRegion(length, ['remote-write'], BY_USE), id, chosen)
       // Chosen when the connection is about to count there, so that many at once are spread as well.
       const poller = pollerFor(chosen.poller, id.context)
-      return new LinkResources(id, chosen, version, poller, pd, ring)
+      return new LinkResources(id, chosen, version, poller, pd, ring, windows)
     } catch (failure) {
       // The ring and the queue pair go with their protection domain.
       pd.close()
@@ -98,8 +106,8 @@ export class LinkResources {
   }
 
   /** Memory that mirrors a ring of the peer's. */
-  async stage(log2Capacity: number): Promise<MemoryRegion> {
-    const length = 2 ** log2Capacity + this.settings.sendDepth * WORD
+  async stage(windows: Windows): Promise<MemoryRegion> {
+    const length = windows.bytes + this.settings.sendDepth * WORD
     const allocated = this.protectionDomain.allocateMemoryRegion(length, ['local-write'], BY_USE)
     this.#staging = await inTime(allocated, this.id, this.settings)
     return this.#staging

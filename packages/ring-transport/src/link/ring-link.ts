@@ -40,20 +40,21 @@ export class RingLink {
   static async establish(resources: LinkResources, peer: Handshake): Promise<RingLink> {
     const { connection, settings, version } = resources
     const { native } = resources.poller
-    const staging = await resources.stage(peer.log2Capacity)
+    const staging = await resources.stage(peer.windows)
     native.establish(
       connection,
       staging.handle,
       peer.address,
       peer.remoteKey,
-      peer.log2Capacity,
+      peer.windows.log2Capacity,
       peer.receiveDepth,
       resources.canWriteImmediate && peer.writeWithImmediate,
+      peer.windows.count,
     )
     const stagingWriter = new StagingWriter(
       version,
       staging.ownBuffer,
-      peer.log2Capacity,
+      peer.windows,
       resources.poller.stagingWords(connection),
       resources.poller.hurry,
       {
@@ -92,14 +93,18 @@ export class RingLink {
     return this.#resources.canWriteImmediate && this.peer.writeWithImmediate
   }
 
+  get windows(): LinkResources['windows'] {
+    return this.#resources.windows
+  }
+
   /** bytes of the ring of this end */
   get capacity(): number {
-    return 1 << this.#resources.settings.log2Capacity
+    return 1 << this.windows.log2Capacity
   }
 
   /** bytes of the largest message in one frame */
   get maxMessageLength(): number {
-    return (1 << (this.peer.log2Capacity - 1)) - HEADER
+    return (1 << (this.peer.windows.log2Capacity - 1)) - HEADER
   }
 
   /** bytes of the longest message that the peer takes, in parts where it is too long for a frame */

@@ -171,7 +171,7 @@ export class Poller {
   /** @internal the words in which native code tells a connection where it may lay out frames */
   stagingWords(connection: number): Int32Array {
     const at = this.#layout.slots + (connection & 0xffff) * this.#layout.slotStride + this.#layout.staging
-    return this.#words.subarray(at, at + 3)
+    return this.#words.subarray(at, at + 4)
   }
 
   /** @internal the word {@link NativeLayout.hurry} */

@@ -38,7 +38,9 @@ export class FrameReceiver implements FrameSink, MessageSource {
   readonly #id: ConnectionId
   readonly #poller: Poller
   readonly #ring: MemoryRegion
-  readonly #halfRing: number
+  readonly #halfOf: (window: number) => number
+  /** units of half the window that the peer is in */
+  #half = 0
   /** units modulo 2^32 that the peer had been told are free when it was looked at last */
   #credited = 0
   readonly #view = new RingView()
@@ -47,12 +49,19 @@ export class FrameReceiver implements FrameSink, MessageSource {
   #early: (() => void)[] = []
   #begin: (() => void) | undefined
 
-  /** @param halfRing units */
-  constructor(id: ConnectionId, poller: Poller, ring: MemoryRegion, halfRing: number, debug: boolean) {
+  /** @param halfOf units of half a window of the ring */
+  constructor(
+    id: ConnectionId,
+    poller: Poller,
+    ring: MemoryRegion,
+    halfOf: (window: number) => number,
+    debug: boolean,
+  ) {
     this.#id = id
     this.#poller = poller
     this.#ring = ring
-    this.#halfRing = halfRing
+    this.#halfOf = halfOf
+    this.#enter(0)
     this.debug = debug
     this.memory = new Uint8Array(ring.ownBuffer)
   }
@@ -131,7 +140,7 @@ export class FrameReceiver implements FrameSink, MessageSource {
 
   #credit(): void {
     // No less is credited than was when it was looked at: with too little since then there is too little now.
-    if ((this.unreleased.released - this.#credited) >>> 0 >= this.#halfRing) this.#returnCredit()
+    if ((this.unreleased.released - this.#credited) >>> 0 >= this.#half) this.#returnCredit()
   }
   // End of hot path.
 
@@ -144,7 +153,10 @@ export class FrameReceiver implements FrameSink, MessageSource {
     immediate: number,
   ): void {
     if (type === TYPE.pad) this.#pass(end)
-    else if (this.#drainer === undefined) this.#take(type, offset, length, end, correlation, immediate)
+    else if (type === TYPE.grow) {
+      this.#enter(immediate)
+      this.#pass(end)
+    } else if (this.#drainer === undefined) this.#take(type, offset, length, end, correlation, immediate)
     // A draining program gets data in its own context; all other calls run in the connection's.
     else this.scope.run(() => this.#take(type, offset, length, end, correlation, immediate))
   }
@@ -197,8 +209,11 @@ export class FrameReceiver implements FrameSink, MessageSource {
     // position may be read late, which causes one request more than needed and never one less.
     const { released } = this.unreleased
     this.#credited = this.#poller.credited(this.connection)
-    if ((released - this.#credited) >>> 0 >= this.#halfRing)
-      this.#poller.returnCredit(this.connection, released)
+    if ((released - this.#credited) >>> 0 >= this.#half) this.#poller.returnCredit(this.connection, released)
+  }
+
+  #enter(window: number): void {
+    this.#half = this.#halfOf(window)
   }
 
   #tell(event: (sink: LinkSink) => void): void {

@@ -1,5 +1,6 @@
 import { type NativeLayout, SEND, TYPE } from '../native.js'
-import { unitLog2, type Version } from '../setup/handshake.js'
+import type { Windows } from '../setup/ring-layout.js'
+import { unitLog2, type Version } from '../setup/ring-layout.js'
 
 /** The native code, as a staging writer uses it. */
 export interface StagingPort {
@@ -54,11 +55,16 @@ export class StagingWriter {
   /** bytes of a unit, less one */
   readonly #unitMask: number
   /** units of the region, less one */
-  readonly #mask: number
+  readonly #windows: Windows
+  /** the window that frames are in, the byte where it begins, and its units less one */
+  #window = 0
+  #begin = 0
+  #mask = 0
   readonly #batchFrames: number
   /** how many more frames than one a request or an answer counts for in the first batch of a turn in a hurry */
   readonly #hurried: number
-  readonly #batchUnits: number
+  readonly #batchBytes: number
+  #batchUnits = 0
   /** of the words, as last read: units laid out then, and their place; units posted */
   #next = 0
   #nextAt = 0
@@ -81,34 +87,35 @@ export class StagingWriter {
 
   /**
    * @param version of the frames
-   * @param staging the region, of which the first `2 ** log2Capacity` bytes are frames
-   * @param words the three words that native code answers in
+   * @param staging the region, which begins with frames
+   * @param windows of the peer's ring, and so of the staging region
+   * @param words the four words that native code answers in
    * @param hurry the word {@link NativeLayout.hurry}
    */
   constructor(
     version: Version,
     staging: ArrayBuffer,
-    log2Capacity: number,
+    windows: Windows,
     words: Int32Array,
     hurry: Int32Array,
     port: StagingPort,
     limits: BatchLimits,
   ) {
-    this.bytes = new Uint8Array(staging, 0, 2 ** log2Capacity)
-    this.#frames = new Int32Array(staging, 0, 2 ** (log2Capacity - 2))
-    this.#compact = version === 3
+    this.bytes = new Uint8Array(staging, 0, windows.bytes)
+    this.#frames = new Int32Array(staging, 0, windows.bytes / 4)
+    this.#windows = windows
+    this.#batchBytes = limits.bytes
+    this.#compact = version !== 2
     this.#dataHeader = this.#header(DATA)
     this.#unitLog2 = unitLog2(version)
     this.#unitMask = 2 ** this.#unitLog2 - 1
-    this.#mask = 2 ** (log2Capacity - this.#unitLog2) - 1
     this.#words = words
     this.#hurry = hurry
     this.#port = port
     this.#batchFrames = limits.frames
     this.#hurried = Math.max(0, Math.floor(limits.frames / FIRST_IN_A_HURRY) - 1)
-    // The receiver consumes one quarter of its ring while the next is laid out.
-    this.#batchUnits = Math.max(1, Math.min(limits.bytes, 2 ** (log2Capacity - 2)) >>> this.#unitLog2)
     this.leastLent = Math.max(LEAST_LENT, limits.bytes)
+    this.#enter(0)
   }
 
   // --- hot path: no allocation, and no call out of JavaScript but for each batch. V8 inlines a limited number of bytes
@@ -230,8 +237,18 @@ export class StagingWriter {
     return (this.#next + ((this.#at - this.#nextAt) >>> this.#unitLog2)) | 0
   }
 
+  #enter(window: number): void {
+    const log2 = this.#windows.log2Of(window)
+    this.#window = window
+    this.#begin = this.#windows.begin(window)
+    this.#mask = 2 ** (log2 - this.#unitLog2) - 1
+    // The receiver consumes one quarter of its ring while the next is laid out.
+    this.#batchUnits = Math.max(1, Math.min(this.#batchBytes, 2 ** (log2 - 2)) >>> this.#unitLog2)
+  }
+
   #read(): void {
     const words = this.#words
+    if (words[3] !== this.#window) this.#enter(words[3] as number)
     const next = words[0] as number
     const window = words[1] as number
     const posted = words[2] as number
@@ -239,7 +256,7 @@ export class StagingWriter {
       this.#count = 0
       this.#blocked = false
     }
-    const at = (next & this.#mask) << this.#unitLog2
+    const at = this.#begin + ((next & this.#mask) << this.#unitLog2)
     const units = (window - next) | 0
     const staged = (next - posted) | 0
     this.#next = next

@@ -1,8 +1,9 @@
 import { type ConnectionRequest, VerbsError } from '@rdmakit/verbs'
 import { RingConnection } from '../connection/connection.js'
 import { acceptLink } from './establish.js'
-import { encodeRefusal, isRingRequest, VERSIONS, type Version } from './handshake.js'
+import { encodeRefusal, isRingRequest } from './handshake.js'
 import { type AcceptOptions, settings } from './options.js'
+import { VERSIONS, type Version } from './ring-layout.js'
 
 /**
  * Accepts a connection request of a ring transport, in a program that has its own Listener and sorts requests with

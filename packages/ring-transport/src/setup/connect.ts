@@ -1,8 +1,9 @@
 import { ConnectionId, UsageError } from '@rdmakit/verbs'
 import type { RingLink } from '../link/ring-link.js'
 import { connectLink } from './establish.js'
-import { isRefusalOf } from './link-errors.js'
+import { versionOfRefusal } from './link-errors.js'
 import { type ConnectOptions, type Settings, settings } from './options.js'
+import type { Version } from './ring-layout.js'
 
 /** @see RingConnection.connect */
 export async function connectFirst(
@@ -28,13 +29,15 @@ export async function connectFirst(
 
 /** A peer that knows none of the newer versions refuses them, and is asked again in the words that it knows. */
 async function connectOne(uri: string, chosen: Settings): Promise<RingLink> {
-  for (const [at, version] of chosen.wireVersions.entries()) {
+  let [version, ...older] = chosen.wireVersions
+  while (version !== undefined) {
     const id = await ConnectionId.resolve(uri, chosen.wait)
     try {
       return await connectLink(id, version, chosen)
     } catch (failure) {
-      const older = chosen.wireVersions[at + 1]
-      if (older === undefined || !isRefusalOf(older, failure)) throw failure
+      const known = older.indexOf(versionOfRefusal(failure) as Version)
+      if (known < 0) throw failure
+      ;[version, ...older] = older.slice(known)
     }
   }
   throw new UsageError('wireVersions is empty')

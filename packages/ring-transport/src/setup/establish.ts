@@ -13,10 +13,10 @@ import {
   encodeHandshake,
   type Handshake,
   type Session,
-  type Version,
 } from './handshake.js'
 import { refused, tooLarge } from './link-errors.js'
 import type { Settings } from './options.js'
+import type { Version } from './ring-layout.js'
 
 /** Connects with frames of a version; the id is closed when it throws. */
 export async function connectLink(id: ConnectionId, version: Version, chosen: Settings): Promise<RingLink> {
@@ -65,20 +65,25 @@ export async function acceptLink(
 }
 
 /** @throws VerbsError EMSGSIZE when the peer's ring is larger than this end takes */
-function requireTakes(verb: string, id: ConnectionId, { log2Capacity }: Handshake, chosen: Settings): void {
+function requireTakes(
+  verb: string,
+  id: ConnectionId,
+  { windows: { log2Capacity } }: Handshake,
+  chosen: Settings,
+): void {
   if (2 ** log2Capacity > chosen.maxPeerCapacity)
     throw tooLarge(verb, id, log2Capacity, chosen.maxPeerCapacity)
 }
 
 function handshake(
-  { version, settings, ring }: LinkResources,
+  { version, windows, settings, ring }: LinkResources,
   writeWithImmediate: boolean,
   session: Session | undefined,
 ): Uint8Array {
   return encodeHandshake({
     version,
     writeWithImmediate,
-    log2Capacity: settings.log2Capacity,
+    windows,
     receiveDepth: settings.receiveDepth,
     longest: longestInParts(settings.transfers, version),
     remoteKey: ring.remoteKey,

@@ -1,5 +1,6 @@
 import { createHash } from 'node:crypto'
 import { VerbsError } from '@rdmakit/verbs'
+import { VERSIONS, type Version, Windows } from './ring-layout.js'
 
 /**
  * Links the successive connections of one client. The server breaks an older connection of a session when one with a
@@ -17,10 +18,10 @@ export interface Session {
  *
  * ```
  *  0  u32  magic 'rdkR'
- *  4  u8   version of the frames: 2, or 3, whose are shorter (native/ring/wire/frame_format.h); the acceptor repeats it
+ *  4  u8   version of the frames: 2, 3, whose are shorter, or 4 (native/ring/wire/frame_format.h); the acceptor repeats it
  *  5  u8   flags: 1 = this end can send and receive RDMA WRITE WITH IMMEDIATE
  *  6  u8   log2 of the ring's capacity in bytes
- *  7  u8   length of the application's data, 0 … 20
+ *  7  u8   length of the application's data, 0 … 20; from version 4 on, in its upper three bits, windows of the ring, less one
  *  8  u16  notifications that this end takes before it must return credit
  * 10  u16  the longest message that this end takes in parts, in units of 64 KiB; zero in version 2, which has none
  * 12  u32  rkey of the ring
@@ -35,7 +36,7 @@ export interface Session {
 export interface Handshake {
   readonly version: Version
   readonly writeWithImmediate: boolean
-  readonly log2Capacity: number
+  readonly windows: Windows
   readonly receiveDepth: number
   /** bytes of the longest message that this end takes in parts, a multiple of {@link LONGEST_UNIT}; 0 for none */
   readonly longest: number
@@ -46,16 +47,9 @@ export interface Handshake {
 }
 
 const MAGIC = 0x72646b52
-/** The versions that this end speaks, the one that it offers first. An older one is served for one release. */
-export const VERSIONS = [3, 2] as const
-export type Version = (typeof VERSIONS)[number]
-
-/** Units of a version's frames, bytes as a power of two: see native/ring/wire/frame_format.h. */
-export function unitLog2(version: Version): number {
-  return version === 2 ? 6 : 4
-}
-
 const HEADER = 36
+/** of the byte that says how long the application's data is: where the windows are */
+const WINDOWS_SHIFT = 5
 /** what tells a ring request and its version, whatever that is */
 const PREFIX = 5
 const FLAG_WRITE_WITH_IMMEDIATE = 1
@@ -100,8 +94,8 @@ export interface RingRequest {
 export function ringRequest(privateData: Uint8Array): RingRequest | undefined {
   if (!isRingRequest(privateData)) return undefined
   try {
-    const { log2Capacity, applicationData } = decodeHandshake(privateData, 'connection request')
-    return { capacity: 2 ** log2Capacity, applicationData }
+    const { windows, applicationData } = decodeHandshake(privateData, 'connection request')
+    return { capacity: 2 ** windows.log2Capacity, applicationData }
   } catch {
     return undefined
   }
@@ -114,8 +108,8 @@ export function encodeHandshake(handshake: Handshake): Uint8Array {
   fields.setUint32(0, MAGIC)
   fields.setUint8(4, handshake.version)
   fields.setUint8(5, handshake.writeWithImmediate ? FLAG_WRITE_WITH_IMMEDIATE : 0)
-  fields.setUint8(6, handshake.log2Capacity)
-  fields.setUint8(7, applicationData.length)
+  fields.setUint8(6, handshake.windows.log2Capacity)
+  fields.setUint8(7, applicationData.length | ((handshake.windows.count - 1) << WINDOWS_SHIFT))
   fields.setUint16(8, handshake.receiveDepth)
   fields.setUint16(10, handshake.longest / LONGEST_UNIT)
   fields.setUint32(12, handshake.remoteKey)
@@ -150,7 +144,11 @@ export function decodeHandshake(
   const log2Capacity = fields.getUint8(6)
   if (log2Capacity < MIN_LOG2_CAPACITY || log2Capacity > MAX_LOG2_CAPACITY)
     throw wrong(`a ring of 2^${log2Capacity} bytes`)
-  const length = fields.getUint8(7)
+  const count = version < 4 ? 1 : 1 + (fields.getUint8(7) >> WINDOWS_SHIFT)
+  const windows = new Windows(log2Capacity, count)
+  if (windows.log2Of(0) < MIN_LOG2_CAPACITY)
+    throw wrong(`${count} windows in a ring of 2^${log2Capacity} bytes`)
+  const length = dataLength(fields)
   if (length > MAX_APPLICATION_DATA || HEADER + length > bytes.length)
     throw wrong(`${length} bytes of application data in ${bytes.length}`)
   const receiveDepth = fields.getUint16(8)
@@ -159,7 +157,7 @@ export function decodeHandshake(
   const longest = fields.getUint16(10) * LONGEST_UNIT
   if (longest > (version === 2 ? 0 : MAX_LONGEST)) throw wrong(`messages in parts of up to ${longest} bytes`)
   const address = fields.getBigUint64(16)
-  if (address === 0n || (address & 63n) !== 0n || address + (1n << BigInt(log2Capacity)) > 1n << 64n)
+  if (address === 0n || (address & 63n) !== 0n || address + BigInt(windows.bytes) > 1n << 64n)
     throw wrong(`a ring at address 0x${address.toString(16)}`)
   const session = fields.getBigUint64(24)
   const epoch = fields.getUint32(32)
@@ -167,7 +165,7 @@ export function decodeHandshake(
   return {
     version,
     writeWithImmediate: (flags & FLAG_WRITE_WITH_IMMEDIATE) !== 0,
-    log2Capacity,
+    windows,
     receiveDepth,
     longest,
     remoteKey: fields.getUint32(12),
@@ -185,7 +183,7 @@ export function decodeHandshake(
 export function channelBinding(connect: Uint8Array, accept: Uint8Array): Uint8Array {
   const hash = createHash('sha256').update(`rdmakit ring ${view(connect).getUint8(4)}\0`)
   // Each says its own length, so no two pairs are the same bytes.
-  for (const bytes of [connect, accept]) hash.update(bytes.subarray(0, HEADER + view(bytes).getUint8(7)))
+  for (const bytes of [connect, accept]) hash.update(bytes.subarray(0, HEADER + dataLength(view(bytes))))
   return hash.digest()
 }
 
@@ -210,6 +208,12 @@ export function decodeRefusal(bytes: Uint8Array): string | undefined {
 export function refusedBy(bytes: Uint8Array): number | undefined {
   if (bytes.length < 6 || view(bytes).getUint32(0) !== MAGIC || bytes[5] !== REFUSAL) return undefined
   return bytes[4]
+}
+
+/** Bytes of the application's data. */
+function dataLength(fields: DataView): number {
+  const length = fields.getUint8(7)
+  return fields.getUint8(4) < 4 ? length : length & (2 ** WINDOWS_SHIFT - 1)
 }
 
 function view(bytes: Uint8Array): DataView {

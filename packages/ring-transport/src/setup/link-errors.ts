@@ -1,6 +1,6 @@
 // Errors that end a link or prevent it, in the words that programs get.
 import { type ConnectionId, ConnectionRejectedError, VerbsError } from '@rdmakit/verbs'
-import { decodeRefusal, refusedBy, type Version } from './handshake.js'
+import { decodeRefusal, refusedBy } from './handshake.js'
 
 /** The ring of the peer, which this end would have to mirror. */
 export function tooLarge(verb: string, id: ConnectionId, log2Capacity: number, most: number): VerbsError {
@@ -18,9 +18,9 @@ export function refused(id: ConnectionId, failure: ConnectionRejectedError): Ver
     : new ConnectionRejectedError(id.description, failure.privateData, `the peer refused: ${reason}`)
 }
 
-/** Whether a connector was refused by an acceptor that speaks that version, and none that is newer. */
-export function isRefusalOf(version: Version, failure: unknown): boolean {
-  return failure instanceof ConnectionRejectedError && refusedBy(failure.privateData) === version
+/** The version that the acceptor which refused a connector speaks, and none that is newer; undefined: it is no refusal. */
+export function versionOfRefusal(failure: unknown): number | undefined {
+  return failure instanceof ConnectionRejectedError ? refusedBy(failure.privateData) : undefined
 }
 
 /** @param kind 0: a work completion with status `detail`; 1: the peer broke rule `detail` of the protocol */
@@ -39,4 +39,5 @@ const VIOLATIONS = [
   'a pad that does not end at the ring’s end',
   'a notification of the wrong size',
   'a second ping before the first was answered',
+  'a change of the window where there is none',
 ]

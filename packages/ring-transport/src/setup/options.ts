@@ -12,9 +12,8 @@ import {
   MIN_LOG2_CAPACITY,
   MIN_RECEIVE_DEPTH,
   type Session,
-  VERSIONS,
-  type Version,
 } from './handshake.js'
+import { VERSIONS, type Version } from './ring-layout.js'
 
 /** Options that each end of a ring connection chooses for its side. */
 export interface RingOptions extends LivenessOptions {
@@ -24,8 +23,9 @@ export interface RingOptions extends LivenessOptions {
    */
   readonly poller?: PollerChoice | undefined
   /**
-   * Bytes of the ring that this end receives in: a power of two, 4 KiB … 64 MiB, default 1 MiB. The
-   * largest message that the peer can send is half of it less 16 bytes.
+   * Bytes of the ring that this end receives in: a power of two, 4 KiB … 64 MiB, default 4 MiB over iwarp and 1 MiB
+   * otherwise. The largest message that the peer can send is half of it less 16 bytes. Of a ring of 256 KiB or more that
+   * the device does not pin, no more than 64 to 128 KiB become resident before a peer needs more at once.
    */
   readonly capacity?: number | undefined
   /** Notifications that the peer may send ahead, 8 … 512, default 128. Each announces up to a batch of messages. */
@@ -102,7 +102,8 @@ export interface AcceptOptions extends RingOptions, WaitOptions {}
 /** Options with their defaults, checked. */
 export interface Settings {
   readonly poller: PollerChoice | undefined
-  readonly log2Capacity: number
+  /** undefined: what is usual for the provider */
+  readonly log2Capacity: number | undefined
   readonly receiveDepth: number
   readonly sendDepth: number
   readonly batchFrames: number
@@ -121,17 +122,21 @@ export interface Settings {
   readonly wait: WaitOptions
 }
 
+function log2OfCapacity(capacity: number): number {
+  const log2 = Math.log2(capacity)
+  if (!Number.isInteger(log2) || log2 < MIN_LOG2_CAPACITY || log2 > MAX_LOG2_CAPACITY)
+    throw new UsageError(`capacity must be a power of two from 4 KiB to 64 MiB, not ${capacity}`)
+  return log2
+}
+
 /** @throws UsageError naming the option that is out of range */
 export function settings(options: ConnectOptions): Settings {
   if ('copy' in options)
     throw new UsageError(
       'the option copy was removed: messages are copies, and views of the ring are called views (CHANGELOG.md)',
     )
-  const { capacity = 2 ** 20, notification = 'immediate' } = options
+  const { capacity, notification = 'immediate' } = options
   const applicationData = copyOfBytes('applicationData', options.applicationData ?? new Uint8Array())
-  const log2Capacity = Math.log2(capacity)
-  if (!Number.isInteger(log2Capacity) || log2Capacity < MIN_LOG2_CAPACITY || log2Capacity > MAX_LOG2_CAPACITY)
-    throw new UsageError(`capacity must be a power of two from 4 KiB to 64 MiB, not ${capacity}`)
   if (applicationData.length > MAX_APPLICATION_DATA)
     throw new UsageError(
       `applicationData is ${applicationData.length} bytes, at most ${MAX_APPLICATION_DATA} fit`,
@@ -141,7 +146,7 @@ export function settings(options: ConnectOptions): Settings {
   const sendDepth = integerInRange('sendDepth', options.sendDepth ?? 128, 16, 4096)
   return {
     poller: options.poller,
-    log2Capacity,
+    log2Capacity: capacity === undefined ? undefined : log2OfCapacity(capacity),
     receiveDepth: integerInRange(
       'receiveDepth',
       options.receiveDepth ?? 128,

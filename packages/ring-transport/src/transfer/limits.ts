@@ -1,4 +1,5 @@
-import { type Handshake, LONGEST_UNIT, MAX_LONGEST, type Version } from '../setup/handshake.js'
+import { type Handshake, LONGEST_UNIT, MAX_LONGEST } from '../setup/handshake.js'
+import type { Version } from '../setup/ring-layout.js'
 
 /** A connection's options for large messages. */
 export interface TransferLimits {
@@ -45,7 +46,7 @@ export function transferSettings(
 
 /** The default threshold of messages in one frame: as far as four fit, sending goes on while the peer gives the first back. */
 function wholeOr(inParts: number, peer: Handshake): number {
-  const whole = Math.min(MAX_THRESHOLD, 2 ** (peer.log2Capacity - 2))
+  const whole = Math.min(MAX_THRESHOLD, 2 ** (peer.windows.log2Capacity - 2))
   return Math.max(whole, Math.min(inParts, peer.longest))
 }
 

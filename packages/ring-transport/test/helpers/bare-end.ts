@@ -1,5 +1,6 @@
 import type { ConnectionId, MemoryRegion } from '@rdmakit/verbs'
-import { decodeHandshake, encodeHandshake, type Handshake, type Version } from '../../src/setup/handshake.js'
+import { decodeHandshake, encodeHandshake, type Handshake } from '../../src/setup/handshake.js'
+import { type Version, Windows } from '../../src/setup/ring-layout.js'
 
 /** Connects `id`, with its queue pair, as a ring end of 4 KiB at the start of `region`. @returns the ring of the other end */
 export async function connectBare(
@@ -11,7 +12,7 @@ export async function connectBare(
     privateData: encodeHandshake({
       version,
       writeWithImmediate: true,
-      log2Capacity: 12,
+      windows: new Windows(12, 1),
       receiveDepth: 8,
       longest: 0,
       remoteKey: region.remoteKey,

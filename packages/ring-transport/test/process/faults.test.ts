@@ -22,7 +22,7 @@ async function blockedRing({ a, b }: Pair): Promise<() => void> {
 
 /** That a peer loses its connection which holds its ring, and asks for `asks` answers of 100 kB. */
 async function losesUntaken(uri: string, asks: number, options: ConnectOptions = {}): Promise<void> {
-  await using ends = await pair(uri, options)
+  await using ends = await pair(uri, options, { capacity: 2 ** 20 })
   const release = await blockedRing(ends)
   // All of them begin before the first has answered, or the memory would be bounded without an end of the connection.
   const { promise: allBegun, resolve: begin } = deferred<void>()

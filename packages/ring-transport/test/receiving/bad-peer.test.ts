@@ -4,7 +4,7 @@ import { afterEach, describe, expect, it } from 'vitest'
 import { eventually } from '../../../../test/eventually.js'
 import { type CloseReason, RingConnection, RingServer } from '../../src/index.js'
 import { requestAllowance, requestCost } from '../../src/requests/allowance.js'
-import { VERSIONS, type Version } from '../../src/setup/handshake.js'
+import { VERSIONS, type Version } from '../../src/setup/ring-layout.js'
 import { connectBare } from '../helpers/bare-end.js'
 
 const CAPACITY = 4096
@@ -116,7 +116,7 @@ describe.each(VERSIONS)('in frames of version %i', (version) => {
     })
     publish(unitsOf(40), { length: 40, type: 1 })
     await expect.poll(() => count).toBe(40)
-    expect(ring.log2Capacity).toBe(12)
+    expect(ring.windows.log2Capacity).toBe(12)
   })
 
   it.each<[string, RegExp, (bad: Awaited<ReturnType<typeof badPeer>>) => void]>([
@@ -143,7 +143,7 @@ describe.each(VERSIONS)('in frames of version %i', (version) => {
       (bad) => bad.publish(bad.unitsOf(3000), { length: 3000, type: 1 }),
     ],
     ['a frame of absurd length', /beyond/, (bad) => bad.publish(1, { length: 0xffffffff, type: 1 })],
-    ['an unknown type', /unknown type/, (bad) => bad.publish(1, { length: 0, type: 11 })],
+    ['an unknown type', /unknown type/, (bad) => bad.publish(1, { length: 0, type: 12 })],
     ['type zero', /unknown type/, (bad) => bad.publish(1, { length: 0, type: 0 })],
     [
       'flags that mean nothing',

@@ -7,6 +7,7 @@ import { describe, expect, it, onTestFinished } from 'vitest'
 import { SEND, TYPE } from '../../src/native.js'
 import { Outbox } from '../../src/sending/outbox.js'
 import { StagingWriter } from '../../src/sending/staging-writer.js'
+import { Windows } from '../../src/setup/ring-layout.js'
 import { PROVIDERS, pairOfTest } from '../helpers/pair.js'
 import { differing, pattern } from '../helpers/processes.js'
 
@@ -94,7 +95,7 @@ describe('a long payload', () => {
   /** What native code is given: the batches that it posts, and the payload that is lent with each. */
   function outbox(result: number) {
     const UNITS = 2 ** 16
-    const words = new Int32Array(3)
+    const words = new Int32Array(4)
     const lent: [number, Uint8Array | undefined][] = []
     let posted = 0
     const post = (next: number, bytes?: Uint8Array) => {
@@ -112,9 +113,9 @@ describe('a long payload', () => {
       flushLent: (next: number, _: boolean, __: number, bytes: Uint8Array) => post(next, bytes),
     }
     const stagingWriter = new StagingWriter(
-      3,
+      4,
       new ArrayBuffer(2 ** 20),
-      20,
+      new Windows(20, 1),
       words,
       new Int32Array([1]),
       port,

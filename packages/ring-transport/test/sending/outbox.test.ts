@@ -3,12 +3,13 @@ import { describe, expect, it } from 'vitest'
 import { SEND, TYPE } from '../../src/native.js'
 import { Outbox } from '../../src/sending/outbox.js'
 import { StagingWriter } from '../../src/sending/staging-writer.js'
+import { Windows } from '../../src/setup/ring-layout.js'
 
 const UNIT = 16
 
 /** An outbox whose ring has room for one frame more each time the test gives credit. */
 function outbox() {
-  const words = new Int32Array(3)
+  const words = new Int32Array(4)
   let posted = 0
   let limit = 0
   const port = {
@@ -25,10 +26,18 @@ function outbox() {
       return SEND.done
     },
   }
-  const stagingWriter = new StagingWriter(3, new ArrayBuffer(4096), 12, words, new Int32Array([1]), port, {
-    frames: 128,
-    bytes: 4096,
-  })
+  const stagingWriter = new StagingWriter(
+    4,
+    new ArrayBuffer(4096),
+    new Windows(12, 1),
+    words,
+    new Int32Array([1]),
+    port,
+    {
+      frames: 128,
+      bytes: 4096,
+    },
+  )
   const link = { stagingWriter, maxMessageLength: 2032, longestMessage: 2032, poller: { scheduleFlush() {} } }
   const made = new Outbox({ id: { description: 'link' }, drained: () => true, ...link }, () => {
     throw new Error('the queue pair accepts no more work requests')

@@ -3,6 +3,7 @@ import { expect, it } from 'vitest'
 import { SEND, TYPE } from '../../src/native.js'
 import { StagingWriter } from '../../src/sending/staging-writer.js'
 import { settings } from '../../src/setup/options.js'
+import { Windows } from '../../src/setup/ring-layout.js'
 
 const DEFAULT = settings({}).batchFrames
 
@@ -11,7 +12,7 @@ function writer(hurry: number, most = DEFAULT, log2Capacity = 16) {
   const units = 2 ** (log2Capacity - 4)
   let posted = 0
   const batches: number[] = []
-  const words = new Int32Array(3)
+  const words = new Int32Array(4)
   const port = {
     reserve(next: number) {
       words.set([next, units, posted])
@@ -29,7 +30,15 @@ function writer(hurry: number, most = DEFAULT, log2Capacity = 16) {
   }
   const limits = { frames: most, bytes: 2 ** log2Capacity }
   const staging = new ArrayBuffer(2 ** log2Capacity)
-  const made = new StagingWriter(3, staging, log2Capacity, words, new Int32Array([hurry]), port, limits)
+  const made = new StagingWriter(
+    4,
+    staging,
+    new Windows(log2Capacity, 1),
+    words,
+    new Int32Array([hurry]),
+    port,
+    limits,
+  )
   return {
     batches,
     turn(type: number, frames: number) {

@@ -4,6 +4,7 @@ import { deferred } from '@rdmakit/verbs/internal'
 import { afterEach, describe, expect, it } from 'vitest'
 import { RingConnection, RingServer, type RingServerOptions } from '../../src/index.js'
 import { encodeHandshake } from '../../src/setup/handshake.js'
+import { Windows } from '../../src/setup/ring-layout.js'
 import { HANG_MS } from '../helpers/processes.js'
 import { follow } from '../helpers/states.js'
 import { listenUri, PROVIDERS } from '../helpers/uris.js'
@@ -161,7 +162,7 @@ describe.each(PROVIDERS)('a server over %s that closes', (provider) => {
         privateData: encodeHandshake({
           version: 3,
           writeWithImmediate: true,
-          log2Capacity: 12,
+          windows: new Windows(12, 1),
           receiveDepth: 8,
           longest: 0,
           remoteKey: ring.remoteKey,

@@ -14,6 +14,7 @@ import {
 } from '../../src/index.js'
 import { POLLER_MODES } from '../../src/polling/poller-options.js'
 import { encodeHandshake } from '../../src/setup/handshake.js'
+import { Windows } from '../../src/setup/ring-layout.js'
 import { deviceOf, sendAll } from '../helpers/processes.js'
 
 const servers: { close(options?: object): unknown }[] = []
@@ -32,7 +33,7 @@ function halfMadeRequest(): Uint8Array {
   const handshake = encodeHandshake({
     version: 3,
     writeWithImmediate: true,
-    log2Capacity: 16,
+    windows: new Windows(16, 1),
     receiveDepth: 128,
     longest: 0,
     remoteKey: 0x01000101,

@@ -10,13 +10,13 @@ import {
   type Handshake,
   isRingRequest,
   refusedBy,
-  VERSIONS,
 } from '../../src/setup/handshake.js'
+import { VERSIONS, Windows } from '../../src/setup/ring-layout.js'
 
 const GOOD: Handshake = {
-  version: 3,
+  version: 4,
   writeWithImmediate: true,
-  log2Capacity: 20,
+  windows: new Windows(20, 3),
   receiveDepth: 128,
   longest: 64 * 2 ** 20,
   remoteKey: 0xdeadbeef,
@@ -44,6 +44,19 @@ describe('handshake', () => {
     expect(applicationData(bytes)).toEqual(new Uint8Array([1, 2, 3]))
   })
 
+  it('says how many windows the ring has', () => {
+    expect([12, 16, 17, 18, 20, 26].map((log2) => Windows.of(log2, 4, 'shm').count)).toEqual([
+      1, 1, 1, 2, 3, 6,
+    ])
+    expect(Windows.of(20, 3, 'iwarp')).toEqual(new Windows(20, 1))
+    // The device pins all of it.
+    expect(Windows.of(22, 4, 'ibverbs')).toEqual(new Windows(22, 1))
+    const { windows } = decodeHandshake(encodeHandshake({ ...GOOD, windows: new Windows(26, 8) }), 'test')
+    expect(windows).toEqual(new Windows(26, 8))
+    expect(windows.log2Of(0)).toBe(12)
+    expect(windows.bytes).toBe(4096 * (1 + 4 * (1 + 4 * (1 + 4 * (1 + 4 * (1 + 4 * (1 + 4 * (1 + 4))))))))
+  })
+
   it('of a connection that is of no session has none', () => {
     const bytes = encodeHandshake({ ...GOOD, session: undefined })
     expect(decodeHandshake(bytes, 'test').session).toBeUndefined()
@@ -65,7 +78,7 @@ describe('handshake', () => {
   it('of an earlier version, which was shorter, is refused for its version', () => {
     const first = altered(4, 1).subarray(0, 24)
     expect(isRingRequest(first)).toBe(true)
-    expect(() => decodeHandshake(first, 'test')).toThrow(/version 1, this end speaks 3 and 2/)
+    expect(() => decodeHandshake(first, 'test')).toThrow(/version 1, this end speaks 4/)
   })
 
   it.each([
@@ -73,12 +86,14 @@ describe('handshake', () => {
     ['nothing', new Uint8Array()],
     ['a short one', encodeHandshake(GOOD).subarray(0, 35)],
     ['another version', altered(4, 1)],
-    ['a later version', altered(4, 4)],
+    ['a later version', altered(4, 5)],
     ['an unknown flag', altered(5, 3)],
     ['a ring too small', altered(6, 11)],
     ['a ring too large', altered(6, 27)],
     ['more application data than bytes', altered(7, 4)],
-    ['more application data than allowed', altered(7, 255)],
+    ['more application data than allowed', altered(7, 31)],
+    ['more windows than fit into the ring', altered(7, (5 << 5) | 3)],
+    ['windows, which version 3 has not', altered(4, 3)],
     ['a receive depth too small', altered(8, 0, 7)],
     ['a receive depth too large', altered(8, 2, 1)],
     ['messages in parts of more than 64 MiB', altered(10, 4, 1)],
@@ -106,7 +121,7 @@ describe('handshake', () => {
   })
 
   it.each(VERSIONS)('of version %i says so, and is taken by who speaks it', (version) => {
-    const bytes = encodeHandshake({ ...GOOD, version, longest: 0 })
+    const bytes = encodeHandshake({ ...GOOD, windows: Windows.of(20, version, 'shm'), version, longest: 0 })
     expect(bytes[4]).toBe(version)
     expect(decodeHandshake(bytes, 'test', [version]).version).toBe(version)
     const others = VERSIONS.filter((one) => one !== version)

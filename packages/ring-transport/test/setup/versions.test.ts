@@ -1,10 +1,11 @@
-// Ends of this version and of the one before, in either place, over frames of the older. Costs a second.
+// Ends of this version and of those before, in either place, over frames of the older. Costs a second.
 import { describe, expect, it } from 'vitest'
 import { RingClient, RingConnection, RingServer, type RingServerOptions } from '../../src/index.js'
 import { HANG_MS, pattern } from '../helpers/processes.js'
 import { listenUri, PROVIDERS } from '../helpers/uris.js'
 
 const OLD = { wireVersions: [2] } as const
+const BEFORE = { wireVersions: [3, 2] } as const
 const timeout = HANG_MS
 
 const echo = (options: Partial<RingServerOptions>, provider: (typeof PROVIDERS)[number]) =>
@@ -23,6 +24,9 @@ describe.each(PROVIDERS)('over %s', (provider) => {
     ['an old server', OLD, {}],
     ['an old client', {}, OLD],
     ['a pair of old ones', OLD, OLD],
+    ['a server of the version before', BEFORE, {}],
+    ['a client of the version before', {}, BEFORE],
+    ['two that are a version apart', OLD, BEFORE],
     ['a pair of new ones', {}, {}],
   ] as const)('%s: messages, requests, large messages, and the same binding', async (_, there, here) => {
     await using server = await echo({ ...there, capacity: 8192 }, provider)
@@ -74,6 +78,6 @@ it('who is refused for another reason is not asked twice', async () => {
 
 it('who speaks the new one alone is refused by an old server, in its words', async () => {
   await using server = await echo(OLD, 'iwarp')
-  const connecting = RingConnection.connect(server.uri, { wireVersions: [3] })
+  const connecting = RingConnection.connect(server.uri, { wireVersions: [4] })
   await expect(connecting).rejects.toMatchObject({ code: 'ECONNREFUSED', message: /malformed request/ })
 })

@@ -3,6 +3,7 @@ import { type ConnectionRequest, Listener } from '@rdmakit/verbs'
 import { expect, it, onTestFinished } from 'vitest'
 import { RingConnection } from '../../src/index.js'
 import { decodeHandshake, encodeHandshake, type Handshake } from '../../src/setup/handshake.js'
+import { Windows } from '../../src/setup/ring-layout.js'
 
 const LOG2_CAPACITY = 12
 const SESSION = { id: '00000000000000a1', epoch: 7 }
@@ -24,7 +25,7 @@ async function impostor(change: Partial<Handshake>): Promise<string> {
     const answer = {
       version: asked.version,
       writeWithImmediate: true,
-      log2Capacity: LOG2_CAPACITY,
+      windows: new Windows(LOG2_CAPACITY, 1),
       receiveDepth: 8,
       longest: 0,
       remoteKey: region.remoteKey,
@@ -61,7 +62,7 @@ it('an answer with a session is refused by who asked for none', async () => {
 })
 
 it('a ring that would cost its client more memory than it allows is refused', async () => {
-  const uri = await impostor({ log2Capacity: LOG2_CAPACITY + 1 })
+  const uri = await impostor({ windows: new Windows(LOG2_CAPACITY + 1, 1) })
   const connecting = RingConnection.connect(uri, { maxPeerCapacity: 2 ** LOG2_CAPACITY })
   await expect(connecting).rejects.toMatchObject({ code: 'EMSGSIZE', message: /2\^13 bytes/ })
   const allowed = await RingConnection.connect(await impostor({}), { maxPeerCapacity: 2 ** LOG2_CAPACITY })

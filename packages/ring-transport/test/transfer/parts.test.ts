@@ -64,7 +64,7 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
   it.each(['messages', 'views', 'batches', 'consume', 'drain'] as const)(
     'keep their place for %s',
     async (way) => {
-      const { a, b } = await pairOfTest(uri(), {}, PARTS)
+      const { a, b } = await pairOfTest(uri(), { capacity: MIB }, PARTS)
       const order: number[] = []
       const took = ({ immediate, length }: { immediate: number; length: number }) => {
         expect(length).toBe(immediate % 3 === 0 ? 600_000 : 20)
@@ -101,7 +101,7 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
   )
 
   it('that nobody takes wait in the memory that there is for them, then in the ring', async () => {
-    const { a, b } = await pairOfTest(uri(), { maxTransferMemory: 2 * MIB }, PARTS)
+    const { a, b } = await pairOfTest(uri(), { maxTransferMemory: 2 * MIB, capacity: MIB }, PARTS)
     const sent = [0, 1, 2, 3, 4].map((i) => a.transmit(pattern(MIB - i, i), { immediate: i, timeout }))
     await Promise.all(sent.slice(0, 2))
     await expect.poll(() => b.statistics().transferMemory).toBe(2 * MIB - 1)

@@ -13,12 +13,14 @@ namespace rdmakit::ring {
 
 struct PolledConnection {
   PolledConnection(const QpRef& qp_ref, const MrRef& ring, uint32_t slot_index, uint32_t generation_count,
-                   Version version, uint32_t log2_capacity, uint32_t receive_depth, const SenderOptions& send)
+                   Version version_of_frames, const Windows& windows, uint32_t receive_depth,
+                   const SenderOptions& send)
       : slot(slot_index),
         generation(generation_count),
+        version(version_of_frames),
         qp(qp_ref),
-        sender(qp_ref, version, slot_index, generation_count, send),
-        receiver(qp_ref, version, ring, slot_index, generation_count, log2_capacity, receive_depth),
+        sender(qp_ref, version_of_frames, slot_index, generation_count, send),
+        receiver(qp_ref, version_of_frames, ring, slot_index, generation_count, windows, receive_depth),
         reader(qp_ref, slot_index, generation_count) {}
 
   uint32_t number() const { return connection_number(slot, generation); }
@@ -52,6 +54,7 @@ struct PolledConnection {
 
   const uint32_t slot;
   const uint32_t generation;
+  const Version version;
   const QpRef qp;
   Sender sender;
   Receiver receiver;

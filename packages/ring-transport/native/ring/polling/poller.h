@@ -37,7 +37,7 @@ struct ConnectionOptions {
   QpRef qp;
   MrRef ring;
   Version version = Version::three;
-  uint32_t log2_capacity = 20;
+  Windows windows{20, 1};
   uint32_t receive_depth = 128;
   SenderOptions send;
 };

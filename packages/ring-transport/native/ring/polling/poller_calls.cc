@@ -8,6 +8,14 @@
 #include "ring/polling/poller.h"
 
 namespace rdmakit::ring {
+namespace {
+
+bool agrees(const Windows& windows, Version version) {
+  return version >= Version::two && version <= Version::four && windows.sane() &&
+         (windows.count == 1 || version == Version::four);
+}
+
+}  // namespace
 
 PolledConnection* Poller::find(uint32_t number) {
   const uint32_t slot = slot_of(number);
@@ -17,13 +25,11 @@ PolledConnection* Poller::find(uint32_t number) {
 }
 
 int Poller::attach(const ConnectionOptions& options, uint32_t& number) {
-  const uint64_t ring_bytes =
-      (uint64_t{1} << options.log2_capacity) + uint64_t{Receiver::ring_words(options.receive_depth)} * 8;
-  if (options.log2_capacity < kMinLog2Capacity || options.log2_capacity > kMaxLog2Capacity ||
-      options.receive_depth < kMinReceiveDepth || options.receive_depth > kMaxReceiveDepth ||
-      (options.version != Version::two && options.version != Version::three) || options.send.depth < 16 ||
-      options.send.depth > 4096 || options.send.signal_every > options.send.depth / 4 ||
-      options.ring->length < ring_bytes)
+  if (!agrees(options.windows, options.version) || options.receive_depth < kMinReceiveDepth ||
+      options.receive_depth > kMaxReceiveDepth || options.send.depth < 16 || options.send.depth > 4096 ||
+      options.send.signal_every > options.send.depth / 4 ||
+      options.ring->length <
+          options.windows.bytes() + uint64_t{Receiver::ring_words(options.receive_depth)} * 8)
     return EINVAL;
   if (!running_) return ESHUTDOWN;
   // Round robin, so that a number is not soon used again.
@@ -35,10 +41,10 @@ int Poller::attach(const ConnectionOptions& options, uint32_t& number) {
     slot.generation = (slot.generation + 1) & 0xff;
     slot.owned =
         std::make_unique<PolledConnection>(options.qp, options.ring, index, slot.generation, options.version,
-                                           options.log2_capacity, options.receive_depth, options.send);
+                                           options.windows, options.receive_depth, options.send);
     event_ring_.slot_word(index, EventRing::kReleased).store(0, std::memory_order_relaxed);
     event_ring_.slot_word(index, EventRing::kReported).store(0, std::memory_order_relaxed);
-    for (uint32_t i = 0; i < 3; ++i)
+    for (uint32_t i = 0; i < EventRing::kStagingWords; ++i)
       event_ring_.slot_word(index, EventRing::kStaging + i).store(0, std::memory_order_relaxed);
     // The receives first: once the poller knows the connection, they are its business.
     if (int error = slot.owned->receiver.start(); error != 0) {
@@ -55,9 +61,9 @@ int Poller::attach(const ConnectionOptions& options, uint32_t& number) {
 int Poller::establish(uint32_t number, const MrRef& staging, const PeerRing& peer) {
   PolledConnection* connection = find(number);
   if (connection == nullptr || connection->sender.established()) return EINVAL;
-  if (peer.log2_capacity < kMinLog2Capacity || peer.log2_capacity > kMaxLog2Capacity ||
-      peer.receive_depth < kMinReceiveDepth || peer.receive_depth > kMaxReceiveDepth ||
-      staging->length < (uint64_t{1} << peer.log2_capacity) + uint64_t{connection->sender.depth()} * 8)
+  if (!agrees(peer.windows, connection->version) || peer.receive_depth < kMinReceiveDepth ||
+      peer.receive_depth > kMaxReceiveDepth ||
+      staging->length < peer.windows.bytes() + uint64_t{connection->sender.depth()} * 8)
     return EINVAL;
   connection->sender.establish(staging, peer);
   show_staging(*connection);
@@ -79,6 +85,7 @@ void Poller::show_staging(const PolledConnection& connection) {
   show(0, sender.next());
   show(1, sender.window());
   show(2, sender.posted());
+  show(3, sender.current_window());
 }
 
 SendResult Poller::reserve(uint32_t number, uint32_t next, uint32_t bytes) {

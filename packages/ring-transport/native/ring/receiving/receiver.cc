@@ -5,19 +5,20 @@
 namespace rdmakit::ring {
 
 Receiver::Receiver(QpRef qp, Version version, MrRef ring, uint32_t slot, uint32_t generation,
-                   uint32_t log2_capacity, uint32_t depth)
+                   const Windows& windows, uint32_t depth)
     : qp_(std::move(qp)),
       format_(version),
       mr_(std::move(ring)),
       ring_(static_cast<const uint8_t*>(mr_->addr)),
       slot_(slot),
       generation_(generation),
-      capacity_(1u << (log2_capacity - format_.unit_log2())),
-      mask_(capacity_ - 1),
+      windows_(windows),
+      largest_(1u << (windows.log2_capacity - format_.unit_log2())),
+      window_(windows, 0, format_.unit_log2()),
       depth_(depth),
-      receives_(depth + kReservedForControl),
+      receives_(depth + kReceivesForControl),
       elements_(receives_.size()) {
-  const uint64_t words = reinterpret_cast<uint64_t>(ring_) + (uint64_t{1} << log2_capacity);
+  const uint64_t words = reinterpret_cast<uint64_t>(ring_) + windows.bytes();
   for (uint32_t i = 0; i < receives_.size(); ++i) {
     // A WRITE WITH IMMEDIATE leaves the buffer alone, a SEND fills it: the same receives serve both.
     elements_[i] = {words + uint64_t{i} * 8, 8, mr_->lkey};
@@ -72,8 +73,9 @@ int Receiver::repost() {
 }
 
 Violation Receiver::publish(uint32_t units) {
-  // The peer knows of no more room than it was credited.
-  if (units == 0 || units > capacity_ - (published_ - reported_)) return Violation::published;
+  // The peer knows of no more room than it was credited. It may be in a larger window than this end; next()
+  // holds it to the one that its frames are in.
+  if (units == 0 || units > largest_ - (published_ - reported_)) return Violation::published;
   published_ += units;
   ++notifications_;
   counters.notifications.add(1);
@@ -84,17 +86,19 @@ Violation Receiver::next(Descriptor& descriptor) {
   RDMAKIT_INVARIANT(parsed_ < published_, "unit %llu, and as many are published",
                     static_cast<unsigned long long>(parsed_));
   Frame frame;
-  if (const Violation violation = format_.read(at(parsed_), frame); violation != Violation::none)
+  if (const Violation violation = format_.read(ring_ + window_.place(parsed_), frame);
+      violation != Violation::none)
     return violation;
-  const uint32_t to_end = capacity_ - static_cast<uint32_t>(parsed_ & mask_);
+  const uint32_t to_end = window_.to_end(parsed_);
   const uint64_t there = published_ - parsed_;
-  if (frame.length > capacity_ / 2 << format_.unit_log2()) return Violation::frame_length;
+  if (frame.length > largest_ / 2 << format_.unit_log2()) return Violation::frame_length;
   const uint32_t header = format_.header(frame.type);
   const uint32_t units = format_.units(uint64_t{header} + frame.length);
-  if (units > capacity_ / 2 || units > there || units > to_end) return Violation::frame_length;
+  if (units > largest_ / 2 || units > there || units > to_end) return Violation::frame_length;
+  if (parsed_ + units - reported_ > window_.capacity) return Violation::published;
   const bool pad = frame.type == FrameType::pad;
   if (pad && units != to_end) return Violation::pad;
-  descriptor.offset = static_cast<uint32_t>((parsed_ & mask_) << format_.unit_log2()) + header;
+  descriptor.offset = static_cast<uint32_t>(window_.place(parsed_)) + header;
   descriptor.length = frame.length;
   descriptor.type = static_cast<uint32_t>(frame.type);
   descriptor.correlation = frame.correlation;
@@ -105,6 +109,10 @@ Violation Receiver::next(Descriptor& descriptor) {
     counters.bytes.add(frame.length);
   }
   descriptor.end = static_cast<uint32_t>(parsed_);
+  if (frame.type == FrameType::grow) [[unlikely]] {
+    if (frame.immediate <= window_.index || frame.immediate >= windows_.count) return Violation::grow;
+    window_ = Window(windows_, frame.immediate, format_.unit_log2());
+  }
   return Violation::none;
 }
 
@@ -125,7 +133,7 @@ int Receiver::answer(uint32_t released, const PeerRing& peer) {
                     static_cast<unsigned long long>(parsed_));
   const uint64_t whole = format_.units_of_grains(format_.grains(released_));
   const bool due =
-      whole - reported_ >= capacity_ / 2 || notifications_ - reported_notifications_ >= depth_ / 2;
+      whole - reported_ >= window_.capacity / 2 || notifications_ - reported_notifications_ >= depth_ / 2;
   // A credit or pong that waits here is sent when one of those in flight completes.
   const bool credit = due && credits_in_flight_ < kCreditsInFlight;
   const bool pong = pong_owed_ && !pong_in_flight_;

@@ -12,6 +12,7 @@
 #include "ring/event_ring.h"
 #include "ring/sending/peer_ring.h"
 #include "ring/wire/frame_format.h"
+#include "ring/wire/windows.h"
 #include "ring/wire/wire.h"
 #include "ring/work_id.h"
 
@@ -19,10 +20,12 @@ namespace rdmakit::ring {
 
 class Receiver {
  public:
-  // `ring` holds the capacity and, behind it, ring_words() times 8 bytes: one for each receive, and one for
+  // `ring` holds the windows and, behind them, ring_words() times 8 bytes: one for each receive, and one for
   // each word of control that may be on its way.
-  static constexpr uint32_t ring_words(uint32_t depth) { return depth + 2 * kReservedForControl; }
-  Receiver(QpRef qp, Version version, MrRef ring, uint32_t slot, uint32_t generation, uint32_t log2_capacity,
+  static constexpr uint32_t ring_words(uint32_t depth) {
+    return depth + kReceivesForControl + kReservedForControl;
+  }
+  Receiver(QpRef qp, Version version, MrRef ring, uint32_t slot, uint32_t generation, const Windows& windows,
            uint32_t depth);
 
   // Posts every receive: 0 or errno. Once, before the peer can send.
@@ -56,7 +59,6 @@ class Receiver {
   ReceiveCounters counters;
 
  private:
-  const uint8_t* at(uint64_t position) const { return ring_ + ((position & mask_) << format_.unit_log2()); }
   int post_control(Control control, uint32_t place, uint32_t word, const PeerRing& peer);
 
   QpRef qp_;
@@ -65,9 +67,10 @@ class Receiver {
   const uint8_t* ring_;
   uint32_t slot_;
   uint32_t generation_;
-  uint32_t capacity_;
-  uint32_t mask_;
-  uint32_t depth_;  // notifications of data that the peer may be ahead
+  const Windows windows_;
+  const uint32_t largest_;  // units of the last of them
+  Window window_;           // that the frames to read next are in
+  uint32_t depth_;          // notifications of data that the peer may be ahead
   std::vector<ibv_recv_wr> receives_;
   std::vector<ibv_sge> elements_;
   ibv_recv_wr* taken_ = nullptr;  // chain of receives to post again

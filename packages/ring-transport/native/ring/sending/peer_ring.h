@@ -9,6 +9,7 @@
 
 #include "rdmakit/handle.h"
 #include "ring/counters.h"
+#include "ring/wire/windows.h"
 
 namespace rdmakit::ring {
 
@@ -16,7 +17,7 @@ namespace rdmakit::ring {
 struct PeerRing {
   uint64_t address = 0;
   uint32_t key = 0;
-  uint32_t log2_capacity = 0;
+  Windows windows;
   uint32_t receive_depth = 0;
   bool write_with_immediate = false;
 };

@@ -21,10 +21,9 @@ void Sender::establish(MrRef staging, const PeerRing& peer) {
   peer_ = peer;
   staging_ = static_cast<uint8_t*>(mr_->addr);
   max_inline_ = qp_.handle()->max_inline_data;
-  capacity_ = 1u << (peer.log2_capacity - format_.unit_log2());
-  mask_ = capacity_ - 1;
-  limit_ = capacity_;
-  words_ = staging_ + (size_t{1} << peer.log2_capacity);
+  current_ = Window(peer.windows, 0, format_.unit_log2());
+  limit_ = limit();
+  words_ = staging_ + peer.windows.bytes();
   for (uint32_t i = 0; i < kMostRequests; ++i) {
     elements_[i].lkey = mr_->lkey;
     requests_[i].sg_list = &elements_[i];
@@ -36,7 +35,12 @@ void Sender::establish(MrRef staging, const PeerRing& peer) {
 // --- hot path ------------------------------------------------------------------------------------
 // No allocation, no lock, no system call but the post itself.
 
-uint64_t Sender::window() const { return std::min(limit_, (next_ | mask_) + 1); }
+uint64_t Sender::window() const {
+  if (growing_ != 0) return next_;  // behind a GROW nothing fits before it is posted
+  const uint64_t end = std::min(limit_, (next_ | current_.mask) + 1);
+  // A frame that outgrows the window has to come to reserve().
+  return larger() ? std::min(end, next_ + current_.roomy()) : end;
+}
 
 bool Sender::advance(uint32_t next) {
   const uint32_t units = next - static_cast<uint32_t>(next_);
@@ -47,19 +51,40 @@ bool Sender::advance(uint32_t next) {
 
 SendResult Sender::reserve(uint32_t bytes) {
   if (failed_) return SendResult::failed;
-  if (capacity_ == 0) return SendResult::closed;
-  if (bytes > 1u << (peer_.log2_capacity - 1)) return SendResult::too_long;
+  if (!established()) return SendResult::closed;
+  if (bytes > 1u << (peer_.windows.log2_capacity - 1)) return SendResult::too_long;
   const uint32_t units = format_.units(bytes);
-  for (uint64_t awaited; !make_room(units, awaited);) {
+  for (uint64_t awaited; growing_ != 0 || outgrows(units) || !make_room(units, awaited);) {
+    if (larger()) {
+      if (const SendResult result = grow(units); result != SendResult::done) return result;
+      continue;
+    }
     // Frames that are laid out, perhaps a pad, must reach the peer for credit to come back.
     if (flush() == SendResult::failed) return SendResult::failed;
-    awaited_limit_.store(awaited, std::memory_order_seq_cst);
+    awaited_units_.store(awaited - current_.capacity, std::memory_order_seq_cst);
     if (limit() < awaited) {
       counters.stalls.add(1);
       return SendResult::full;
     }
   }
   return SendResult::done;
+}
+
+// Leaves the window for the next, or for one that has many of such frames. `full`: the GROW is laid out and
+// cannot be posted yet, and the writable event is one for room.
+SendResult Sender::grow(uint32_t units) {
+  if (growing_ == 0) {
+    const Windows& windows = peer_.windows;
+    growing_ = current_.index + 1;
+    while (windows.larger_than(growing_) && units > Window(windows, growing_, format_.unit_log2()).roomy())
+      ++growing_;
+    format_.write(at(next_), {FrameType::grow, 0, 0, growing_});
+    next_ += format_.units_of(FrameType::grow, 0);
+  }
+  awaits_growth_.store(true, std::memory_order_seq_cst);
+  const SendResult result = flush();
+  if (result == SendResult::done) awaits_growth_.store(false, std::memory_order_relaxed);
+  return result;
 }
 
 SendResult Sender::queue(FrameType type, uint32_t correlation, uint32_t immediate, const void* data,
@@ -78,14 +103,15 @@ SendResult Sender::queue(FrameType type, uint32_t correlation, uint32_t immediat
   return SendResult::done;
 }
 
-// Room for a frame of `units` at next_, behind a pad when it does not fit before the ring's end. The
-// pad is laid out even when the frame has to wait (claim 1 of wire.h). Without room, `awaited` is where
-// the limit must get to.
+// Room for a frame of `units` at next_, behind a pad when it does not fit before the window's end. In the
+// last window the pad is laid out even when the frame has to wait (claim 1 of wire.h). Without room,
+// `awaited` is where the limit must get to.
 bool Sender::make_room(uint32_t units, uint64_t& awaited) {
-  const uint32_t to_end = capacity_ - static_cast<uint32_t>(next_ & mask_);
+  const auto there = [&](uint64_t end) { return limit_ >= end || (limit_ = limit()) >= end; };
+  const uint32_t to_end = current_.to_end(next_);
   if (units > to_end) {
     awaited = next_ + to_end;
-    if (limit_ < awaited && (limit_ = limit()) < awaited) return false;
+    if (!there(larger() ? awaited + units : awaited)) return false;
     const uint32_t length = (to_end << format_.unit_log2()) - format_.header(FrameType::pad);
     format_.write(at(next_), {FrameType::pad, length});
     pad_ = next_;
@@ -93,26 +119,30 @@ bool Sender::make_room(uint32_t units, uint64_t& awaited) {
     pad_end_ = next_;
   }
   awaited = next_ + units;
-  return limit_ >= awaited || (limit_ = limit()) >= awaited;
+  return there(awaited);
 }
 
 // A place is free when the peer has consumed its contents, and the device no longer reads it here: until its
 // completion a retransmission may.
-uint64_t Sender::limit() const {
-  return std::min(credited_.load(std::memory_order_seq_cst), completed_.load(std::memory_order_seq_cst)) +
-         capacity_;
+uint64_t Sender::consumed() const {
+  return std::min(credited_.load(std::memory_order_seq_cst), completed_.load(std::memory_order_seq_cst));
 }
+
+// A window that can be left keeps a unit, for the GROW.
+uint64_t Sender::limit() const { return consumed() + current_.capacity - (larger() ? 1 : 0); }
 
 uint32_t Sender::granted() {
   uint32_t grants = 0;
-  const uint64_t awaited = awaited_limit_.load(std::memory_order_seq_cst);
-  if (awaited != kNothingAwaited && awaited <= limit()) {
-    awaited_limit_.store(kNothingAwaited, std::memory_order_seq_cst);
+  const uint64_t awaited = awaited_units_.load(std::memory_order_seq_cst);
+  if (awaited != kNothingAwaited && awaited <= consumed()) {
+    awaited_units_.store(kNothingAwaited, std::memory_order_seq_cst);
     grants |= kGrantRoom;
   }
   if (awaited_other_.load(std::memory_order_seq_cst) &&
-      awaited_other_.exchange(false, std::memory_order_seq_cst))
+      awaited_other_.exchange(false, std::memory_order_seq_cst)) {
     grants |= kGrantOther;
+    if (awaits_growth_.load(std::memory_order_seq_cst)) grants |= kGrantRoom;
+  }
   return grants;
 }
 
@@ -138,10 +168,10 @@ SendResult Sender::flush() {
 }
 
 SendResult Sender::flush_lent(uint32_t offset, uint8_t* data, uint32_t length) {
-  if (capacity_ == 0) return SendResult::closed;
+  if (!established()) return SendResult::closed;
   // It ends where the batch does, or less than a unit before.
   const uint64_t batch = (next_ - posted()) << format_.unit_log2();
-  const uint64_t end = (((next_ - 1) & mask_) + 1) << format_.unit_log2();
+  const uint64_t end = current_.place(next_ - 1) + (1u << format_.unit_log2());
   const uint64_t place_end = uint64_t{offset} + length;
   if (batch == 0 || length > batch || place_end > end || end - place_end >= 1u << format_.unit_log2()) {
     failed_ = true;
@@ -181,12 +211,12 @@ uint32_t Sender::bytes_between(uint64_t begin, uint64_t end) const {
 SendResult Sender::post() {
   const uint64_t posted = this->posted();
   const uint64_t notifications = notifications_.load(std::memory_order_relaxed);
-  RDMAKIT_INVARIANT(posted < next_ && next_ <= limit_ && next_ - posted <= capacity_,
-                    "units %llu to %llu of %u, and room up to %llu", static_cast<unsigned long long>(posted),
-                    static_cast<unsigned long long>(next_), capacity_,
-                    static_cast<unsigned long long>(limit_));
+  RDMAKIT_INVARIANT(
+      posted < next_ && next_ <= limit_ + (growing_ != 0 ? 1 : 0) && next_ - posted <= current_.capacity,
+      "units %llu to %llu of %u, and room up to %llu", static_cast<unsigned long long>(posted),
+      static_cast<unsigned long long>(next_), current_.capacity, static_cast<unsigned long long>(limit_));
   const uint32_t units = static_cast<uint32_t>(next_ - posted);
-  const uint64_t ring_end = (posted | mask_) + 1;
+  const uint64_t ring_end = (posted | current_.mask) + 1;
   uint32_t count = 0;
   auto add = [&](const void* data, uint32_t length, ibv_wr_opcode opcode) {
     elements_[count].addr = reinterpret_cast<uint64_t>(data);
@@ -198,7 +228,7 @@ SendResult Sender::post() {
     if (length <= max_inline_) counters.posts.inline_requests.add(1);
   };
   auto write = [&](uint64_t begin, uint64_t end) {
-    requests_[count].wr.rdma.remote_addr = peer_.address + ((begin & mask_) << format_.unit_log2());
+    requests_[count].wr.rdma.remote_addr = peer_.address + current_.place(begin);
     add(at(begin), bytes_between(begin, end), IBV_WR_RDMA_WRITE);
   };
   write(posted, std::min(next_, ring_end));
@@ -220,7 +250,8 @@ SendResult Sender::post() {
   unsignaled_units_ += units;
   ibv_send_wr& last = requests_[count - 1];
   last.next = nullptr;
-  if (signal_ || unsignaled_requests_ >= options_.signal_every || unsignaled_units_ >= capacity_ / 4) {
+  if (signal_ || unsignaled_requests_ >= options_.signal_every ||
+      unsignaled_units_ >= current_.capacity / 4) {
     last.send_flags |= IBV_SEND_SIGNALED;
     unsignaled_requests_ = 0;
     unsignaled_units_ = 0;
@@ -244,6 +275,11 @@ SendResult Sender::post() {
     failed_ = true;
     return SendResult::failed;
   }
+  if (growing_ != 0) [[unlikely]] {
+    current_ = Window(peer_.windows, growing_, format_.unit_log2());
+    limit_ = limit();
+    growing_ = 0;
+  }
   return SendResult::done;
 }
 
@@ -256,14 +292,14 @@ bool Sender::drained() {
                       static_cast<unsigned long long>(posted_requests_));
     return true;
   };
-  if (capacity_ == 0 || failed_ || all()) return true;
+  if (!established() || failed_ || all()) return true;
   awaited_other_.store(true, std::memory_order_seq_cst);
   return all();
 }
 
 SendResult Sender::ping() {
   if (failed_) return SendResult::failed;
-  if (capacity_ == 0) return SendResult::closed;
+  if (!established()) return SendResult::closed;
   if (ping_.load(std::memory_order_acquire) != 0) return SendResult::full;
   // Before it is posted, or the pong could come first.
   ping_.store(kPingUnanswered | kPingPosted, std::memory_order_release);

@@ -36,24 +36,27 @@ class Sender {
  public:
   Sender(QpRef qp, Version version, uint32_t slot, uint32_t generation, const SenderOptions& options);
 
-  // `staging` holds the peer's capacity and, behind it, 8 bytes for each entry of the send queue.
+  // `staging` holds the peer's windows and, behind them, 8 bytes for each entry of the send queue.
   void establish(MrRef staging, const PeerRing& peer);
-  bool established() const { return capacity_ != 0; }
+  bool established() const { return current_.capacity != 0; }
   const PeerRing& peer() const { return peer_; }
   uint32_t depth() const { return options_.depth; }
-  uint32_t max_length() const { return max_payload(peer_.log2_capacity); }
+  uint32_t max_length() const { return max_payload(peer_.windows.log2_capacity); }
 
   // --- by the sending thread ---
   // Frames are laid out up to `next` (modulo 2^32) now. False when that is beyond window().
   bool advance(uint32_t next);
   // Makes room at next() for a frame of so many bytes, of header and payload: behind a pad when it does not
-  // fit before the ring's end. `full`: there is none; a writable event follows.
+  // fit before the window's end, and in a larger window when there is one and no room in this. `full`: there
+  // is none; a writable event follows.
   SendResult reserve(uint32_t bytes);
   // Where the next frame goes, and how far frames may reach: never over the ring's end.
   uint64_t next() const { return next_; }
   uint64_t window() const;
   uint64_t posted() const { return posted_.load(std::memory_order_relaxed); }
-  uint8_t* at(uint64_t position) const { return staging_ + ((position & mask_) << format_.unit_log2()); }
+  uint8_t* at(uint64_t position) const { return staging_ + current_.place(position); }
+  // The window of the peer's that they are in.
+  uint32_t current_window() const { return current_.index; }
   // Posts staged frames as one batch. `full`: no credit or no place in the send queue; a writable event
   // follows, after which flush must be called again.
   SendResult flush();
@@ -78,13 +81,17 @@ class Sender {
   void ping_completed() { ping_.fetch_and(~kPingPosted, std::memory_order_release); }
   // The event that the sending thread waits for and now has, of the two below; it is cleared.
   uint32_t granted();
-  static constexpr uint32_t kGrantRoom = 1;   // the frame that was refused fits
+  static constexpr uint32_t kGrantRoom = 1;   // the frame that was refused fits, or may
   static constexpr uint32_t kGrantOther = 2;  // flush or drained may find more than it did
 
   SendCounters counters;
 
  private:
   bool make_room(uint32_t units, uint64_t& awaited);
+  SendResult grow(uint32_t units);
+  bool larger() const { return peer_.windows.larger_than(current_.index); }
+  bool outgrows(uint32_t units) const { return larger() && units > current_.roomy(); }
+  uint64_t consumed() const;
   uint64_t limit() const;
   bool can_post(uint32_t requests);
   uint32_t bytes_between(uint64_t begin, uint64_t end) const;
@@ -99,8 +106,7 @@ class Sender {
   uint32_t slot_;
   uint32_t generation_;
   SenderOptions options_;
-  uint32_t capacity_ = 0;
-  uint32_t mask_ = 0;
+  Window current_;
   uint32_t max_inline_ = 0;
   bool failed_ = false;
   bool signal_ = false;
@@ -112,6 +118,7 @@ class Sender {
   uint32_t frames_ = 0;   // queued since the last post
   uint64_t pad_ = 0;      // the last pad
   uint64_t pad_end_ = 0;  // … and its end, a multiple of the capacity; 0: there was none
+  uint32_t growing_ = 0;  // the window that a GROW names which is not posted yet, or 0
   uint64_t posted_requests_ = 0;
   uint32_t unsignaled_requests_ = 0;
   uint32_t unsignaled_units_ = 0;
@@ -133,7 +140,8 @@ class Sender {
   // stores; the poller stores that value, then checks for pending waits. Sequentially consistent, so that one
   // sees the other.
   static constexpr uint64_t kNothingAwaited = UINT64_MAX;
-  alignas(64) std::atomic<uint64_t> awaited_limit_{kNothingAwaited};  // units that must be free to lay out
+  alignas(64) std::atomic<uint64_t> awaited_units_{kNothingAwaited};  // that must be consumed for more room
+  std::atomic<bool> awaits_growth_{false};                            // that a GROW can be posted
   std::atomic<bool> awaited_other_{false};
   // Set by the sending thread when it pings, cleared by the poller.
   static constexpr uint32_t kPingUnanswered = 1;

@@ -3,6 +3,7 @@
 // 2: on units of 64 bytes, a header of 16: u32 length, u16 type, u16 zero, u32 correlation, u32 immediate.
 // 3: on units of 16 bytes, so that a message of 8 takes 16 and one of 64 takes 80, where it was 64 and 128.
 //    u32 length | type << 28, u32 immediate; and, of types that have one, u32 correlation, u32 zero.
+// 4: as 3, with GROW.
 #pragma once
 
 #include <bit>
@@ -15,7 +16,7 @@ namespace rdmakit::ring {
 
 static_assert(std::endian::native == std::endian::little, "frames are little-endian");
 
-enum class Version : uint32_t { two = 2, three = 3 };
+enum class Version : uint32_t { two = 2, three = 3, four = 4 };
 
 struct Frame {
   FrameType type = FrameType::data;
@@ -30,7 +31,11 @@ constexpr uint32_t max_payload(uint32_t log2_capacity) { return (1u << (log2_cap
 // --- hot path ------------------------------------------------------------------------------------
 class FrameFormat {
  public:
-  constexpr explicit FrameFormat(Version version) : unit_log2_(version == Version::two ? 6 : 4) {}
+  constexpr explicit FrameFormat(Version version)
+      : unit_log2_(version == Version::two ? 6 : 4),
+        newest_(version == Version::two     ? FrameType::settled
+                : version == Version::three ? FrameType::last
+                                            : FrameType::grow) {}
 
   constexpr uint32_t unit_log2() const { return unit_log2_; }
   // Bytes before the payload.
@@ -69,8 +74,7 @@ class FrameFormat {
     uint32_t words[4];
     std::memcpy(words, at, sizeof words);
     const uint32_t type = compact() ? words[0] >> kTypeShift : words[1];
-    const FrameType newest = compact() ? FrameType::last : FrameType::settled;
-    if (type < static_cast<uint32_t>(FrameType::data) || type > static_cast<uint32_t>(newest))
+    if (type < static_cast<uint32_t>(FrameType::data) || type > static_cast<uint32_t>(newest_))
       return Violation::frame_type;
     frame.type = static_cast<FrameType>(type);
     if (!compact()) {
@@ -94,10 +98,12 @@ class FrameFormat {
 
   constexpr bool compact() const { return unit_log2_ == 4; }
   static constexpr bool correlates(FrameType type) {
-    return type != FrameType::data && type != FrameType::pad && type != FrameType::close;
+    return type != FrameType::data && type != FrameType::pad && type != FrameType::close &&
+           type != FrameType::grow;
   }
 
   uint32_t unit_log2_;
+  FrameType newest_;
 };
 // --- end of the hot path -------------------------------------------------------------------------
 

@@ -1,0 +1,70 @@
+// A ring's windows: small for who says little, and larger as they are used. Costs two seconds.
+import { readFileSync } from 'node:fs'
+import { deferred } from '@rdmakit/verbs/internal'
+import { describe, expect, it } from 'vitest'
+import { RingConnection, type RingMessage, RingServer } from '../../src/index.js'
+import { pattern } from '../helpers/processes.js'
+import { listenUri, PROVIDERS } from '../helpers/uris.js'
+
+/** bytes of memory, of what is shared with others its part (proc_pid_smaps(5)) */
+function memory(): number {
+  return 1024 * Number(/^Pss: +(\d+) kB$/m.exec(readFileSync('/proc/self/smaps_rollup', 'utf8'))?.[1])
+}
+
+describe.each(PROVIDERS)('over %s', (provider) => {
+  it('a connection that says little touches little, however long', async () => {
+    const CONNECTIONS = 40
+    const ROUNDS = 1000 // of 1 KiB: a ring of 1 MiB
+    await using server = await RingServer.listen(listenUri(provider), {
+      onConnection: (connection) => connection.handle((request) => request.data),
+    })
+    const connections = await Promise.all(
+      Array.from({ length: CONNECTIONS }, () => RingConnection.connect(server.uri)),
+    )
+    const say = async (rounds: number) => {
+      const question = new Uint8Array(1000)
+      const oneByOne = async (connection: RingConnection) => {
+        for (let i = 0; i < rounds; i++) await connection.request(question)
+      }
+      await Promise.all(connections.map(oneByOne))
+    }
+    await say(ROUNDS / 10)
+    const before = memory()
+    await say(ROUNDS)
+    // Both ends are here, with a ring and its mirror each: 4 MiB for each connection, where there are no windows.
+    expect((memory() - before) / CONNECTIONS).toBeLessThan(2 ** 20)
+    for (const connection of connections) await connection.close()
+  }, 60_000)
+
+  it('what is held on to in a small window stays as it is, and all that is sent comes, in order', async () => {
+    const held: RingMessage[] = []
+    const lengths = [10, 30_000, 20_000, 100_000, 50, 500_000, 1, 200_000, 60_000]
+    let came = 0
+    const all = deferred<void>()
+    await using server = await RingServer.listen(listenUri(provider), {
+      onConnection(connection) {
+        connection.views.subscribe((message) => {
+          const length = lengths[came % lengths.length] as number
+          expect(Buffer.compare(message.data, pattern(length, came))).toBe(0)
+          if (came++ === 0) {
+            message.retain()
+            held.push(message)
+          }
+          if (came === 90) all.resolve()
+        })
+      },
+    })
+    await using connection = await RingConnection.connect(server.uri)
+    for (let i = 0; i < 90; i++) {
+      const bytes = pattern(lengths[i % lengths.length] as number, i)
+      while (!connection.send(bytes)) await connection.writable()
+      if (i === 8) {
+        await expect.poll(() => came).toBe(9)
+        // The ring's smaller windows are behind it, and this one is as it came.
+        expect(Buffer.compare((held[0] as RingMessage).data, pattern(10, 0))).toBe(0)
+        held[0]?.release()
+      }
+    }
+    await all.promise
+  })
+})
