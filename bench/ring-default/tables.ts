@@ -19,9 +19,6 @@ export const tables = (cells: readonly Cell[], samples: Samples): Table[] =>
           ...coalesced,
         ],
         rows: some.flatMap((cell) => rowsOf(cell, samples)),
-        ...(kind === 'requests' && {
-          note: 'requests must fit the ring: 1 MiB needs a larger one, which is an option',
-        }),
       }
     }),
   )

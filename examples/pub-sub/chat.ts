@@ -30,7 +30,11 @@ function milliseconds(text: string): number {
   return number
 }
 
-const connection = await RingConnection.connect(connect, { applicationData: Buffer.from(name) })
+const connection = await RingConnection.connect(connect, {
+  applicationData: Buffer.from(name),
+  // The hub drops what a slow listener has no room for; what is in the ring is not dropped.
+  capacity: 2 ** 20,
+})
 
 async function read(message: RingMessage): Promise<void> {
   const publication = decode(message.data)

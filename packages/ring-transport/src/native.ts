@@ -137,7 +137,7 @@ export const SEND = { done: 0, full: 1, tooLong: 2, closed: 3, failed: 4 } as co
 /** READs that a connection has under way at most (kReservedForReads of native/ring/wire/wire.h). */
 export const READS = 4
 
-/** The grant of a writable event: the refused frame fits (`native/ring/sending/sender.h`). */
+/** The grant of a writable event: the refused frame fits, or may (`native/ring/sending/sender.h`). */
 export const GRANT_ROOM = 1
 
 /** Frame types on the wire, and from 0x100 the poller's own events. */

@@ -43,7 +43,7 @@ const numbers = (listener: Program) => heard(listener, 'cats').map((line) => Num
 
 /**
  * Publishes 4 MB to a fast listener and to a slow one, whose output is not read: it finishes a message only
- * when that is printed. That is more than pipe, ring and queue hold, but never more at a time than half the
+ * when that is printed. That is more than pipe, ring (1 MiB) and queue hold, but never more at a time than half the
  * ring before the fast one has read it: for that, no credit need be on its way when it has printed the last.
  */
 async function publishInRounds(uri: string, fast: Program, slow: Program): Promise<number[]> {

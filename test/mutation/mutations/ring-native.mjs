@@ -80,8 +80,8 @@ export const mutations = [
   {
     name: 'ring-window-that-there-is-not',
     file: source('receiving/receiver.cc'),
-    find: 'frame.immediate <= window_.index || frame.immediate >= windows_.count',
-    replace: 'frame.immediate <= window_.index',
+    find: ' || frame.immediate >= windows_.count',
+    replace: '',
     why: 'A peer names a window, and its frames are read behind the ring.',
     tests: ['native asan ring_windows'],
   },
@@ -96,7 +96,7 @@ export const mutations = [
   {
     name: 'ring-no-word-of-a-grow',
     file: source('sending/sender.cc'),
-    find: 'if (awaits_growth_.load(std::memory_order_seq_cst)) grants |= kGrantRoom;',
+    find: 'if (awaits_growth_.exchange(false, std::memory_order_seq_cst)) grants |= kGrantRoom;',
     replace: '',
     why: 'A frame that waits for a larger window waits on when there is one.',
     tests: ['native asan ring_windows'],

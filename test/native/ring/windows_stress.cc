@@ -75,6 +75,8 @@ void refuses() {
   refused(2, 1);
   refused(2, 3);
   refused(0, 1, {kLog2Capacity, 1});
+  Incoming longer;
+  CHECK(longer.read(FrameType::grow, 8, 1) == Violation::grow);
   Incoming older(ring::Version::three, {kLog2Capacity, 1});
   CHECK(older.read(FrameType::grow, 0, 1) == Violation::frame_type);
 }
@@ -167,8 +169,10 @@ void not_while_there_is_room() {
   }
 }
 
-// The peer takes no more notifications: the GROW waits, and all behind it.
-void without_notifications(bool flushed) {
+// The peer takes no more notifications: the GROW waits, and all behind it. Who was refused is told of room,
+// also when the GROW has been posted for others before that.
+enum class Meanwhile { nothing, posted, sent };
+void without_notifications(Meanwhile meanwhile) {
   Outgoing to;
   for (uint32_t i = 0; i < kDepth; ++i) {
     CHECK(to.send(8) == SendResult::done && to.sender.flush() == SendResult::done);
@@ -180,9 +184,14 @@ void without_notifications(bool flushed) {
     CHECK(to.device.sent().empty());
   }
   to.credit();
-  // The application posts for another reason, before it is told that there is room.
-  if (flushed) CHECK(to.sender.flush() == SendResult::done);
-  CHECK((to.sender.granted() & ring::Sender::kGrantRoom) != 0);
+  if (meanwhile == Meanwhile::posted) CHECK(to.sender.flush() == SendResult::done);
+  if (meanwhile == Meanwhile::sent) CHECK(to.send(0) == SendResult::done);
+  CHECK((to.sender.granted() & ring::Sender::kGrantRoom) != 0 && to.sender.granted() == 0);
+  if (meanwhile == Meanwhile::sent) {
+    to.posted(kDepth * 16, 8, 1);
+    CHECK(to.sender.flush() == SendResult::done);
+    return to.posted(window(1).place(kDepth + 1), 8, 1);
+  }
   CHECK(to.send(kLength + 1) == SendResult::done && to.sender.current_window() == 1);
   to.posted(kDepth * 16, 8, 1);
   CHECK(to.sender.flush() == SendResult::done);
@@ -196,8 +205,8 @@ STRESS(ring_windows) {
   fixture::timed("leaves it without room", without_room);
   fixture::timed("leaves it for long frames", for_long_frames);
   fixture::timed("not while there is room", not_while_there_is_room);
-  fixture::timed("without notifications", [] { without_notifications(false); });
-  fixture::timed("without notifications, posted", [] { without_notifications(true); });
+  for (const auto meanwhile : {Meanwhile::nothing, Meanwhile::posted, Meanwhile::sent})
+    fixture::timed("without notifications", [=] { without_notifications(meanwhile); });
   return 0;
 }
 

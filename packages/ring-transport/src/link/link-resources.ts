@@ -1,4 +1,10 @@
-import { type ConnectionId, type MemoryRegion, type ProtectionDomain, VerbsError } from '@rdmakit/verbs'
+import {
+  type ConnectionId,
+  type MemoryOptions,
+  type MemoryRegion,
+  type ProtectionDomain,
+  VerbsError,
+} from '@rdmakit/verbs'
 import { within } from '@rdmakit/verbs/internal'
 import { DEFAULT_TIMEOUT_MS } from '../base/timeout.js'
 import { READS } from '../native.js'
@@ -11,12 +17,17 @@ import { LinkCounters } from './link-counters.js'
 
 /** Work requests for control alone, which so never waits for data (native/ring/wire/wire.h). */
 const RESERVED = 6
-/** … and receives. */
+/** … and receives: one more for each window but the first that a ring may have (kReceivesForControl). */
 const RESERVED_RECEIVES = RESERVED + 7
 /** Behind the ring and behind the staging region: 8 bytes for each notification and credit under way. */
 const WORD = 8
-/** A connection that says little takes little memory: 1,000 that are idle took 2 GiB. */
-const BY_USE = { populated: false, hugePages: 'none' } as const
+/**
+ * A connection that says little takes little memory: 1,000 that are idle took 2 GiB. So of what has windows the pages are
+ * no huge ones, whose first would be 2 MiB.
+ */
+function byUse({ count }: Windows): MemoryOptions {
+  return { populated: false, hugePages: count > 1 ? 'none' : 'transparent' }
+}
 
 /**
  * The verbs objects of one ring connection: its own protection domain (so that no other peer's keys reach its ring), the
@@ -89,7 +100,7 @@ export class LinkResources {
       const windows = Windows.of(chosen.log2Capacity, version, id.provider)
       const words = chosen.receiveDepth + RESERVED_RECEIVES + RESERVED
       const length = windows.bytes + words * WORD
-      const ring = await inTime(pd.allocateMemoryRegion(length, ['remote-write'], BY_USE), id, chosen)
+      const ring = await inTime(pd.allocateMemoryRegion(length, ['remote-write'], byUse(windows)), id, chosen)
       // Chosen when the connection is about to count there, so that many at once are spread as well.
       const poller = pollerFor(chosen.poller, id.context)
       return new LinkResources(id, chosen, version, poller, pd, ring, windows)
@@ -108,7 +119,7 @@ export class LinkResources {
   /** Memory that mirrors a ring of the peer's. */
   async stage(windows: Windows): Promise<MemoryRegion> {
     const length = windows.bytes + this.settings.sendDepth * WORD
-    const allocated = this.protectionDomain.allocateMemoryRegion(length, ['local-write'], BY_USE)
+    const allocated = this.protectionDomain.allocateMemoryRegion(length, ['local-write'], byUse(windows))
     this.#staging = await inTime(allocated, this.id, this.settings)
     return this.#staging
   }

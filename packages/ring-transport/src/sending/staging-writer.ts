@@ -37,7 +37,7 @@ const COMPACT_DATA = DATA << TYPE_SHIFT
 /**
  * The staging region as JavaScript fills it: frames are laid out here, in the places where they will be
  * in the peer's ring, and leave in batches. Native code is asked only when the room that it gave last is
- * used up. That room never crosses the region's end, so within it a place is a number of bytes from the region's start;
+ * used up. That room never crosses the window's end, so within it a place is a number of bytes from the region's start;
  * native code counts units modulo 2^32, as integers with a sign, whose differences are right.
  */
 export class StagingWriter {
@@ -45,7 +45,7 @@ export class StagingWriter {
   readonly bytes: Uint8Array
   readonly #frames: Int32Array
   readonly #port: StagingPort
-  /** next, window, posted: see NativePoller.reserve */
+  /** see NativeLayout.staging */
   readonly #words: Int32Array
   readonly #hurry: Int32Array
   readonly #compact: boolean
@@ -54,7 +54,6 @@ export class StagingWriter {
   readonly #unitLog2: number
   /** bytes of a unit, less one */
   readonly #unitMask: number
-  /** units of the region, less one */
   readonly #windows: Windows
   /** the window that frames are in, the byte where it begins, and its units less one */
   #window = 0

@@ -85,7 +85,7 @@ export function applicationData(privateData: Uint8Array): Uint8Array {
 
 /** The contents of a ring connection request, before it is answered. */
 export interface RingRequest {
-  /** bytes of the peer's ring; the accepting end keeps a staging region of the same size */
+  /** bytes of the peer's ring; the accepting end keeps a staging region for it, a third larger where it has windows */
   readonly capacity: number
   readonly applicationData: Uint8Array
 }

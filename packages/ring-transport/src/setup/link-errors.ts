@@ -23,6 +23,13 @@ export function versionOfRefusal(failure: unknown): number | undefined {
   return failure instanceof ConnectionRejectedError ? refusedBy(failure.privateData) : undefined
 }
 
+/** Whether the acceptor takes only smaller rings; see {@link tooLarge}. */
+export function refusesCapacity(failure: unknown): boolean {
+  return (
+    failure instanceof ConnectionRejectedError && /^EMSGSIZE/.test(decodeRefusal(failure.privateData) ?? '')
+  )
+}
+
 /** @param kind 0: a work completion with status `detail`; 1: the peer broke rule `detail` of the protocol */
 export function brokenReason(id: ConnectionId, kind: number, detail: number): VerbsError {
   return kind === 0

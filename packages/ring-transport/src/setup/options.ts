@@ -36,7 +36,7 @@ export interface RingOptions extends LivenessOptions {
   readonly batchFrames?: number | undefined
   /**
    * Bytes after which a batch is posted, so that the device works while more is laid out, 64 … 64 MiB,
-   * default 32 KiB. A quarter of the peer's ring ends a batch, too.
+   * default 32 KiB. A quarter of the window of the peer's ring ends a batch, too.
    */
   readonly batchBytes?: number | undefined
   /**
@@ -54,7 +54,8 @@ export interface RingOptions extends LivenessOptions {
   /** at most 20 bytes for the peer's application, which sees them as {@link RingConnection.applicationData} */
   readonly applicationData?: Uint8Array | undefined
   /**
-   * Largest ring of a peer to accept, bytes, default 16 MiB. This end keeps a staging region as large as the peer's ring.
+   * Largest ring of a peer to accept, bytes, default 16 MiB. This end keeps a staging region for it, a third larger where
+   * the ring has windows.
    */
   readonly maxPeerCapacity?: number | undefined
   /**

@@ -1,7 +1,7 @@
 // How the frames of a ring lie, by the version of the wire: their units, and the windows of the ring.
 import type { ProviderName } from '@rdmakit/verbs'
 
-/** The versions that this end speaks, the one that it offers first. An older one is served for one release. */
+/** The versions that this end speaks, the one that it offers first. Older ones are served for one release. */
 export const VERSIONS = [4, 3, 2] as const
 export type Version = (typeof VERSIONS)[number]
 
@@ -15,7 +15,7 @@ const GROWTH_LOG2 = 2
 /** Bytes of a ring's first window, as a power of two, where the ring is not shorter. */
 const FIRST_LOG2 = 16
 /** Bytes of a ring by default, as a power of two. */
-const DEFAULT_LOG2 = 20
+export const USUAL_LOG2 = 20
 /** … over iwarp, where what a socket takes at once decides how fast large messages are. */
 const IWARP_LOG2 = 22
 
@@ -41,7 +41,7 @@ export class Windows {
    */
   static of(log2Capacity: number | undefined, version: Version, provider: ProviderName): Windows {
     const several = version >= 4 && provider !== 'ibverbs'
-    const log2 = log2Capacity ?? (several && provider === 'iwarp' ? IWARP_LOG2 : DEFAULT_LOG2)
+    const log2 = log2Capacity ?? (several && provider === 'iwarp' ? IWARP_LOG2 : USUAL_LOG2)
     return new Windows(log2, 1 + (several ? Math.max(0, Math.floor((log2 - FIRST_LOG2) / GROWTH_LOG2)) : 0))
   }
 

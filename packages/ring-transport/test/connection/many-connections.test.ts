@@ -36,7 +36,7 @@ it('take memory as they use it', async () => {
   await connect(server)
   const before = resident()
   for (let i = 1; i < 100; i++) await connect(server)
-  // Both ends: two rings and two staging regions of 1 MiB each.
+  // Both ends: two rings and two staging regions of 5.3 MiB each.
   expect((resident() - before) / 99).toBeLessThan(2 ** 19)
 })
 
@@ -59,7 +59,7 @@ describe.each(PROVIDERS)('over %s', (provider) => {
     for (let i = 0; i < 2; i++) await connect(server, { poller })
     await expect(connect(server, { poller })).rejects.toMatchObject({
       code: 'ENOSPC',
-      message: /544 of 600 entries are in use; raise completionQueueEntries/,
+      message: /558 of 600 entries are in use; raise completionQueueEntries/,
     })
   })
 })

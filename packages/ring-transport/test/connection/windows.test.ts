@@ -67,4 +67,30 @@ describe.each(PROVIDERS)('over %s', (provider) => {
     }
     await all.promise
   })
+
+  it('a server that takes no ring as large as the default is asked again with a smaller one', async () => {
+    const { promise, resolve } = deferred<RingConnection>()
+    await using server = await RingServer.listen(listenUri(provider), {
+      maxPeerCapacity: 2 ** 20,
+      onConnection: resolve,
+    })
+    await using _ = await RingConnection.connect(server.uri)
+    // Half of the client's ring, less 16 bytes.
+    expect((await promise).maxMessageLength).toBe(2 ** 19 - 16)
+    const chosen = RingConnection.connect(server.uri, { capacity: 2 ** 21 })
+    await expect(chosen).rejects.toThrow('EMSGSIZE: capacity > maxPeerCapacity 1048576')
+  })
+
+  it('both ends count the same frames, whatever windows they were in', async () => {
+    const { promise, resolve } = deferred<RingConnection>()
+    await using server = await RingServer.listen(listenUri(provider), { onConnection: resolve })
+    await using connection = await RingConnection.connect(server.uri)
+    const accepted = await promise
+    let came = 0
+    accepted.messages.subscribe(() => came++)
+    for (const length of [10, 5000, 100_000, 400_000])
+      while (!connection.send(new Uint8Array(length))) await connection.writable()
+    await expect.poll(() => came).toBe(4)
+    expect(accepted.statistics().framesReceived).toBe(connection.statistics().framesSent)
+  })
 })

@@ -102,7 +102,7 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
     const loseMany = async () => {
       for (let i = 0; i < lost; i++) await lose()
     }
-    // Each had a ring of 1 MiB, touched or not, and a protection domain.
+    // Each had a ring of a MiB and more, touched or not, and a protection domain.
     const limit = (lost / 2) * 2 ** 20
     expect(await growth(residentBytes, loseMany, limit)).toBeLessThan(limit)
     expect(descriptors()).toBeLessThanOrEqual(before + 3)

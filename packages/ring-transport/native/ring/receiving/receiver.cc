@@ -104,14 +104,14 @@ Violation Receiver::next(Descriptor& descriptor) {
   descriptor.correlation = frame.correlation;
   descriptor.immediate = frame.immediate;
   parsed_ += units;
-  if (!pad) {
-    counters.frames.add(1);
-    counters.bytes.add(frame.length);
-  }
   descriptor.end = static_cast<uint32_t>(parsed_);
   if (frame.type == FrameType::grow) [[unlikely]] {
-    if (frame.immediate <= window_.index || frame.immediate >= windows_.count) return Violation::grow;
+    if (frame.length != 0 || frame.immediate <= window_.index || frame.immediate >= windows_.count)
+      return Violation::grow;
     window_ = Window(windows_, frame.immediate, format_.unit_log2());
+  } else if (!pad) {
+    counters.frames.add(1);
+    counters.bytes.add(frame.length);
   }
   return Violation::none;
 }

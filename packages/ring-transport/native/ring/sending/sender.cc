@@ -81,10 +81,9 @@ SendResult Sender::grow(uint32_t units) {
     format_.write(at(next_), {FrameType::grow, 0, 0, growing_});
     next_ += format_.units_of(FrameType::grow, 0);
   }
+  // Not taken back when it succeeds: another frame, refused before, may wait for the event.
   awaits_growth_.store(true, std::memory_order_seq_cst);
-  const SendResult result = flush();
-  if (result == SendResult::done) awaits_growth_.store(false, std::memory_order_relaxed);
-  return result;
+  return flush();
 }
 
 SendResult Sender::queue(FrameType type, uint32_t correlation, uint32_t immediate, const void* data,
@@ -141,7 +140,7 @@ uint32_t Sender::granted() {
   if (awaited_other_.load(std::memory_order_seq_cst) &&
       awaited_other_.exchange(false, std::memory_order_seq_cst)) {
     grants |= kGrantOther;
-    if (awaits_growth_.load(std::memory_order_seq_cst)) grants |= kGrantRoom;
+    if (awaits_growth_.exchange(false, std::memory_order_seq_cst)) grants |= kGrantRoom;
   }
   return grants;
 }
