@@ -140,6 +140,8 @@ void without_room() {
   CHECK(to.send() == SendResult::done && to.sender.current_window() == 1);
   to.posted(0, 15 * kFrame * 16 + 8, 15 * kFrame + 1);
   CHECK(to.sender.flush() == SendResult::done);
+  // Who waits for something else is told of no room.
+  CHECK(!to.sender.drained() && to.sender.granted() == ring::Sender::kGrantOther);
   to.posted(window(1).place(15 * kFrame + 1), kFrame * 16, kFrame);
   // Nothing is consumed, and there is still a window of it.
   while (to.sender.current_window() == 1) CHECK(to.send() == SendResult::done);

@@ -81,9 +81,12 @@ SendResult Sender::grow(uint32_t units) {
     format_.write(at(next_), {FrameType::grow, 0, 0, growing_});
     next_ += format_.units_of(FrameType::grow, 0);
   }
-  // Not taken back when it succeeds: another frame, refused before, may wait for the event.
-  awaits_growth_.store(true, std::memory_order_seq_cst);
-  return flush();
+  // Said before the flush, and taken back when that succeeds, unless a frame that was refused before awaits
+  // it.
+  const bool awaited = awaits_growth_.exchange(true, std::memory_order_seq_cst);
+  const SendResult result = flush();
+  if (result == SendResult::done && !awaited) awaits_growth_.store(false, std::memory_order_relaxed);
+  return result;
 }
 
 SendResult Sender::queue(FrameType type, uint32_t correlation, uint32_t immediate, const void* data,
