@@ -126,7 +126,7 @@ describe.each(VERSIONS)('in frames of version %i', (version) => {
       'more than the ring holds in sum',
       /more than the ring/,
       (bad) => {
-        for (let i = 0; i < 70; i++) bad.publish(1, { length: 0, type: 1 }, i % 64)
+        for (let i = 0; i < 70; i++) bad.publish(1, { length: 0, type: 1 }, i % bad.units)
         for (let i = 0; i < 10; i++) bad.write({ immediate: bad.units })
       },
     ],
