@@ -1,6 +1,5 @@
 import { type NativeLayout, SEND, TYPE } from '../native.js'
-import type { Windows } from '../setup/ring-layout.js'
-import { unitLog2, type Version } from '../setup/ring-layout.js'
+import { unitLog2, type Version, type Windows } from '../setup/ring-layout.js'
 
 /** The native code, as a staging writer uses it. */
 export interface StagingPort {
