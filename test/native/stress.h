@@ -8,6 +8,8 @@
 // the C library for its whole process is a program of its own (RDMAKIT_ALONE in CMakeLists.txt).
 #pragma once
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -87,6 +89,13 @@ inline double processor_seconds() {
   timespec used;
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
   return static_cast<double>(used.tv_sec) + static_cast<double>(used.tv_nsec) * 1e-9;
+}
+
+// Of this thread: pages that it touched for the first time (getrusage(2)).
+inline long page_faults() {
+  rusage usage;
+  getrusage(RUSAGE_THREAD, &usage);
+  return usage.ru_minflt;
 }
 
 // A part of a test. RDMAKIT_PART chooses those whose name holds it.

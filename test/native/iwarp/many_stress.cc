@@ -168,6 +168,26 @@ void peer_that_does_not_read() {
   CHECK(near.bytes == far.bytes);
 }
 
+// Of a deep send queue a program that has one request under way uses the first place, and few pages.
+void deep_queue_little_used() {
+  constexpr uint32_t kDepth = 4096;
+  Listener listener;
+  Pair pair(listener, {.depth = kDepth}, {.progress = Progress::automatic});
+  Memory near(pair.client->pd, 512), far(pair.server->pd, 512);
+  near.fill(1);
+  Send send = write_to(far, 0, 0);
+  send.flags |= IBV_SEND_INLINE;
+  const auto write = [&] {
+    post(*pair.client, send, {near.sge(0, 512)});
+    pair.client->expect(0);
+  };
+  for (int i = 0; i < 100; i++) write();
+  const long before = page_faults();
+  for (uint32_t i = 0; i < kDepth; i++) write();
+  CHECK(page_faults() - before < 250);  // with each place used, over 500: 2 MiB of inline bytes
+  CHECK(near.bytes == far.bytes);
+}
+
 STRESS(iwarp_many) {
   constexpr Progress kModes[] = {Progress::manual, Progress::automatic};
   for (const Progress mode : kModes) {
@@ -175,6 +195,7 @@ STRESS(iwarp_many) {
     timed("shared queue and channel", [=] { shared_queue(mode, true); });
     timed("many posters", [=] { many_posters(mode); });
   }
+  timed("a deep queue", deep_queue_little_used);
   timed("deregister under fire", deregister_under_fire);
   timed("peer that does not read", peer_that_does_not_read);
   const size_t before = open_descriptors();

@@ -13,7 +13,7 @@ export function unitLog2(version: Version): number {
 /** Each window is four times as long as the one before it. */
 const GROWTH_LOG2 = 2
 /** Bytes of a ring's first window, as a power of two, where the ring is not shorter. */
-const FIRST_LOG2 = 16
+const FIRST_LOG2 = 14
 /** Bytes of a ring by default, as a power of two. */
 export const USUAL_LOG2 = 20
 /** … over iwarp, where what a socket takes at once decides how fast large messages are. */

@@ -1,5 +1,6 @@
 // Work completions between producers and the poller: a ring, with the time at which each was added if
-// timestamps were requested. The owner locks; only empty() may be called by any thread.
+// timestamps were requested. One that was emptied begins at its first place again, so that a large ring of which little
+// is used has few pages, and those in the cache. The owner locks; only empty() may be called by any thread.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -35,13 +36,13 @@ class CompletionRing {
   }
   // For the completion that is added next; null if timestamps were not requested.
   Stamp* next_stamp() const {
-    return stamps_ == nullptr ? nullptr : &stamps_[tail_.load(std::memory_order_relaxed) & mask_];
+    return stamps_ == nullptr ? nullptr : &stamps_[place_of(tail_.load(std::memory_order_relaxed))];
   }
   // Not to a full one. When it is taken, `polled` becomes `position`: a work queue entry is free again only
   // then, so that a ring as large as the work queues that feed it cannot overflow.
   void add(const ibv_wc& completion, std::atomic<uint32_t>* polled, uint32_t position) {
     const uint32_t tail = tail_.load(std::memory_order_relaxed);
-    ring_[tail & mask_] = {completion, polled, position};
+    ring_[place_of(tail)] = {completion, polled, position};
     tail_.store(tail + 1, std::memory_order_release);
   }
   // The number taken. `stamps` may be null.
@@ -50,12 +51,13 @@ class CompletionRing {
     const uint32_t ready = tail_.load(std::memory_order_relaxed) - head;
     const uint32_t count = std::min(ready, static_cast<uint32_t>(capacity));
     for (uint32_t i = 0; i < count; i++) {
-      const Entry& entry = ring_[(head + i) & mask_];
+      const Entry& entry = ring_[place_of(head + i)];
       completions[i] = entry.completion;
       if (stamps != nullptr) [[unlikely]]
-        stamps[i] = stamps_ != nullptr ? stamps_[(head + i) & mask_] : Stamp{};
+        stamps[i] = stamps_ != nullptr ? stamps_[place_of(head + i)] : Stamp{};
       entry.polled->store(entry.position, std::memory_order_release);
     }
+    if (count == ready) base_ = head + count;
     head_.store(head + count, std::memory_order_release);
     return static_cast<int>(count);
   }
@@ -66,9 +68,9 @@ class CompletionRing {
     const uint32_t end = tail_.load(std::memory_order_relaxed);
     uint32_t kept = head_.load(std::memory_order_relaxed);
     for (uint32_t i = kept; i != end; i++) {
-      if (ring_[i & mask_].polled == polled) continue;
-      ring_[kept & mask_] = ring_[i & mask_];
-      if (stamps_ != nullptr) stamps_[kept & mask_] = stamps_[i & mask_];
+      if (ring_[place_of(i)].polled == polled) continue;
+      ring_[place_of(kept)] = ring_[place_of(i)];
+      if (stamps_ != nullptr) stamps_[place_of(kept)] = stamps_[place_of(i)];
       kept++;
     }
     tail_.store(kept, std::memory_order_release);
@@ -80,12 +82,13 @@ class CompletionRing {
     const uint32_t tail = tail_.load(std::memory_order_relaxed);
     if (tail - head > entries) return false;
     for (uint32_t i = head; i != tail; i++) {
-      other.ring_[i & other.mask_] = ring_[i & mask_];
-      if (stamps_ != nullptr) other.stamps_[i & other.mask_] = stamps_[i & mask_];
+      other.ring_[i - head] = ring_[place_of(i)];
+      if (stamps_ != nullptr) other.stamps_[i - head] = stamps_[place_of(i)];
     }
     ring_.swap(other.ring_);
     stamps_.swap(other.stamps_);
     std::swap(mask_, other.mask_);
+    base_ = head;
     return true;
   }
   bool stamped() const { return stamps_ != nullptr; }
@@ -96,9 +99,12 @@ class CompletionRing {
     std::atomic<uint32_t>* polled;
     uint32_t position;
   };
+  uint32_t place_of(uint32_t index) const { return (index - base_) & mask_; }
+
   std::unique_ptr<Entry[]> ring_;
   std::unique_ptr<Stamp[]> stamps_;  // like ring_
   uint32_t mask_ = 0;
+  uint32_t base_ = 0;  // of those in the ring, the one at the first place
   std::atomic<uint32_t> head_{0};
   std::atomic<uint32_t> tail_{0};
 };

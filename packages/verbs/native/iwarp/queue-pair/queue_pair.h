@@ -271,10 +271,16 @@ class QueuePair : public software::QueuePairBase {
 
   CompletionQueue* send_queue() const;
   CompletionQueue* receive_queue() const;
-  const ibv_sge* send_sges(uint32_t index) const {
-    return &send_sges_[size_t{index & send_mask_} * cap_.max_send_sge];
+  // Where an entry of the send queue is. Whoever posts to an empty one begins at the first place again, so that the queue
+  // of a program with little under way has few pages, and those in the cache.
+  uint32_t place_of(uint32_t index) const { return (index - send_base_) & send_mask_; }
+  SendWork& send_work(uint32_t index) const { return send_works_[place_of(index)]; }
+  ibv_sge* send_sges(uint32_t index) const {
+    return &send_sges_[size_t{place_of(index)} * cap_.max_send_sge];
   }
-  uint8_t* inline_data(uint32_t index) { return &inline_[size_t{index & send_mask_} * cap_.max_inline_data]; }
+  uint8_t* inline_data(uint32_t index) const {
+    return &inline_[size_t{place_of(index)} * cap_.max_inline_data];
+  }
   const ibv_sge* receive_sges(uint32_t index) const {
     return &receive_sges_[size_t{index & receive_mask_} * cap_.max_recv_sge];
   }
@@ -296,6 +302,7 @@ class QueuePair : public software::QueuePairBase {
   std::unique_ptr<ibv_sge[]> send_sges_;
   std::unique_ptr<uint8_t[]> inline_;
   uint32_t send_mask_ = 0;
+  uint32_t send_base_ = 0;  // the entry at the first place
   uint32_t send_head_ = 0;  // oldest that is not complete
   uint32_t send_next_ = 0;  // oldest that is not yet wholly in FPDUs
   uint32_t send_tail_ = 0;

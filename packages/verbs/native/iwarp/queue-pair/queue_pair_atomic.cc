@@ -101,7 +101,7 @@ QueuePair::Result QueuePair::finish_atomic_response(const Segment& segment, cons
   const std::lock_guard lock(send_mutex_);
   if (reads_head_ == reads_tail_) return Failure::blame(terminate::rdmap_opcode, segment);
   const uint32_t index = reads_[reads_head_ % kMaxReadDepth];
-  SendWork& work = send_works_[index & send_mask_];
+  SendWork& work = send_work(index);
   // Responses come in the order of the requests, READs and atomics together.
   if (work.opcode == IBV_WR_RDMA_READ || response.identifier != work.read_sequence) {
     return Failure::blame(terminate::rdmap_opcode, segment);

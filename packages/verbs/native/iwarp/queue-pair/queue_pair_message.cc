@@ -87,7 +87,7 @@ QueuePair::Result QueuePair::begin_read_response(const Segment& segment, Placeme
   const std::lock_guard lock(send_mutex_);
   if (reads_head_ == reads_tail_) return Failure::blame(terminate::rdmap_opcode, segment);
   const uint32_t index = reads_[reads_head_ % kMaxReadDepth];
-  const SendWork& work = send_works_[index & send_mask_];
+  const SendWork& work = send_work(index);
   if (work.opcode != IBV_WR_RDMA_READ) return Failure::blame(terminate::rdmap_opcode, segment);
   if (segment.stag != work.read_sequence) return Failure::blame(terminate::ddp_invalid_stag, segment);
   const uint32_t left = work.length - work.received;
@@ -226,7 +226,7 @@ QueuePair::Result QueuePair::finish_read_response(const Segment& segment) {
     return std::nullopt;
   }
   const std::lock_guard lock(send_mutex_);
-  SendWork& work = send_works_[reads_[reads_head_ % kMaxReadDepth] & send_mask_];
+  SendWork& work = send_work(reads_[reads_head_ % kMaxReadDepth]);
   work.received += segment.payload_length;
   if (segment.last) response_complete(work);
   return std::nullopt;
@@ -250,7 +250,7 @@ QueuePair::Result QueuePair::peer_terminated(const Segment& segment, const uint8
   const std::lock_guard lock(send_mutex_);
   for (uint32_t i = reads_head_; i != reads_tail_; i++) {
     const uint32_t index = reads_[i % kMaxReadDepth];
-    if (send_works_[index & send_mask_].read_sequence == message.segment.sequence) failure.send_index = index;
+    if (send_work(index).read_sequence == message.segment.sequence) failure.send_index = index;
   }
   return failure;
 }

@@ -60,7 +60,8 @@ int QueuePair::check(const ibv_send_wr& request, uint64_t& length) const {
 }
 
 void QueuePair::enqueue(const ibv_send_wr& request, uint32_t length) {
-  SendWork& work = send_works_[send_tail_ & send_mask_];
+  if (send_head_ == send_tail_) send_base_ = send_tail_;
+  SendWork& work = send_work(send_tail_);
   work.wr_id = request.wr_id;
   work.remote_address = request.wr.rdma.remote_addr;
   work.remote_key = request.wr.rdma.rkey;
@@ -91,7 +92,7 @@ void QueuePair::enqueue(const ibv_send_wr& request, uint32_t length) {
       to += sge.length;
     }
   } else {
-    ibv_sge* to = &send_sges_[size_t{send_tail_ & send_mask_} * cap_.max_send_sge];
+    ibv_sge* to = send_sges(send_tail_);
     for (int i = 0; i < request.num_sge; i++) {
       if (request.sg_list[i].length > 0) to[work.sge_count++] = request.sg_list[i];
     }
@@ -103,7 +104,7 @@ void QueuePair::enqueue(const ibv_send_wr& request, uint32_t length) {
 // its last byte is in the socket (RFC 5040: the LLP is reliable, so the buffer may be reused).
 void QueuePair::complete_sends() {
   while (send_head_ != send_next_) {
-    const SendWork& work = send_works_[send_head_ & send_mask_];
+    const SendWork& work = send_work(send_head_);
     const bool done = work.answered ? work.done : work.end_position <= sent_position_;
     if (!done) return;
     if (work.signaled) report_send(send_head_, IBV_WC_SUCCESS, 0);
@@ -120,7 +121,7 @@ void QueuePair::response_complete(SendWork& work) {
 }
 
 void QueuePair::report_send(uint32_t index, ibv_wc_status status, uint32_t vendor_error) {
-  const SendWork& work = send_works_[index & send_mask_];
+  const SendWork& work = send_work(index);
   ibv_wc completion{};
   completion.wr_id = work.wr_id;
   completion.status = status;

@@ -62,7 +62,7 @@ Failure QueuePair::gone_under_batch() {
   Failure failure = Failure::protocol(terminate::local_catastrophic);
   const uint32_t end = cursor_.active && !cursor_.response ? send_next_ + 1 : send_next_;
   for (uint32_t index = send_head_; index != end; index++) {
-    const SendWork& work = send_works_[index & send_mask_];
+    const SendWork& work = send_work(index);
     const bool sends = !work.answered && work.opcode != IBV_WR_BIND_MW && work.opcode != IBV_WR_LOCAL_INV;
     Target target;
     if (!sends || work.inlined || gather(pd, send_sges(index), work.sge_count, 0, work.length, 0, target))
@@ -110,7 +110,7 @@ QueuePair::Result QueuePair::fill_batch() {
   while (fits) {
     if (!cursor_.active && !pick()) return std::nullopt;
     Result failure =
-        cursor_.response ? append_response(fits) : append(send_works_[send_next_ & send_mask_], fits);
+        cursor_.response ? append_response(fits) : append(send_work(send_next_), fits);
     if (failure) return failure;
   }
   return std::nullopt;
@@ -122,7 +122,7 @@ bool QueuePair::pick() {
   const bool response = responses_head_ != responses_tail_;
   bool own = send_next_ != send_tail_ && (!hold_sends_ || local_work_next());
   if (own) {
-    const SendWork& work = send_works_[send_next_ & send_mask_];
+    const SendWork& work = send_work(send_next_);
     const uint32_t reading = reads_tail_ - reads_head_;
     // ORD (RFC 6581): excess READs and atomics, and everything behind them, wait here.
     if (work.answered && reading >= std::max(outbound_reads_, 1u)) own = false;
@@ -134,7 +134,7 @@ bool QueuePair::pick() {
   cursor_.response = response && (response_turn_ || !own);
   response_turn_ = !cursor_.response;
   if (!cursor_.response) {
-    switch (send_works_[send_next_ & send_mask_].opcode) {
+    switch (send_work(send_next_).opcode) {
       case IBV_WR_RDMA_READ:
         cursor_.step = Step::read_request;
         break;

@@ -33,7 +33,7 @@ void QueuePair::note_binding(const ibv_send_wr& request, SendWork& work) {
 
 // Nothing that a responder must hold back until its peer has spoken.
 bool QueuePair::local_work_next() const {
-  const ibv_wr_opcode opcode = send_works_[send_next_ & send_mask_].opcode;
+  const ibv_wr_opcode opcode = send_work(send_next_).opcode;
   return opcode == IBV_WR_BIND_MW || opcode == IBV_WR_LOCAL_INV;
 }
 
