@@ -185,6 +185,10 @@ void deep_queue_little_used() {
   const long before = page_faults();
   for (uint32_t i = 0; i < kDepth; i++) write();
   CHECK(page_faults() - before < 250);  // with each place used, over 500: 2 MiB of inline bytes
+  post_receive(*pair.server, 1, far.sge(0, 512));
+  post(*pair.client, {.wr_id = 2, .flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE}, {near.sge(0, 512)});
+  pair.client->expect(2);
+  pair.server->expect(1);  // behind all WRITEs
   CHECK(near.bytes == far.bytes);
 }
 

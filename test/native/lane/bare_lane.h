@@ -20,19 +20,15 @@ class BareLane final : public OperationListener {
     bool operator==(const Answer&) const = default;
   };
 
-  BareLane() {
+  // `stall`: Terms::stall.
+  explicit BareLane(uint64_t stall = 0) {
     VolumeOptions options;
     options.size = kSize;
     options.slab_size = kSlab;
     std::string why;
     CHECK(volume.open(options, why) == 0, "%s", why.c_str());
-    const CqRef cq = device_.queue(channel_);
-    queue.emplace(volume, statistics, *this, cq, kNever, Acknowledge::all, arena_.scratch(), nullptr);
-    for (uint32_t i = 0; i < 2; i++) {
-      servers.push_back(std::make_unique<Server>(kSize / 2, 0x1000 + i));
-      CHECK(queue->connect(i, device_.queue_pair(cq, *servers[i], {}),
-                           device_.region(memory_.data(), memory_.size())) == 0);
-    }
+    queue.emplace(volume, statistics, *this, cq_, kNever, Acknowledge::all, arena_.scratch(), nullptr);
+    for (const uint32_t i : {0, 1}) CHECK(connect() == i);
     for (uint32_t slab = 0; slab < kSize / kSlab; slab++)
       CHECK(volume.map_slab(slab, slab % 2, servers[slab % 2]->key(), address_of(slab * kSlab)) == 0);
     requests.emplace(volume, arena_, *queue, statistics, *this, 0);
@@ -43,6 +39,7 @@ class BareLane final : public OperationListener {
     Terms terms;
     terms.exported.size = kSize;
     terms.exported.flags = kFlagHasFlags | kFlagSendFlush;
+    terms.stall = stall;
     socket->open(UniqueFd(ends[0]), terms, kMillisecond);
   }
   // Every request is over, and everything that was taken is free again.
@@ -59,6 +56,13 @@ class BareLane final : public OperationListener {
   void send(const void* bytes, size_t length) {
     const auto* const from = static_cast<const uint8_t*>(bytes);
     unsent_.insert(unsent_.end(), from, from + length);
+    turns();
+  }
+  // As much as there is memory for is here before the lane looks at it.
+  void send_at_once(const void* bytes, size_t length) {
+    const auto* const from = static_cast<const uint8_t*>(bytes);
+    unsent_.insert(unsent_.end(), from, from + length);
+    while (exchange() | socket->receive(false)) continue;
     turns();
   }
   void begin(uint16_t command, uint64_t cookie, uint64_t offset, uint32_t length) {
@@ -83,6 +87,25 @@ class BareLane final : public OperationListener {
     servers[server]->set_mode(mode);
     turns();
   }
+  // The server of every other slab has failed, and is back with its memory empty: at the next index, as
+  // control would have it.
+  void come_back(uint32_t half) {
+    const uint32_t gone = at_[half];
+    at_[half] = connect();
+    for (uint32_t slab = half; slab < kSize / kSlab; slab += 2) {
+      const Replica moved{.address = address_of(slab * kSlab),
+                          .remote_key = servers[at_[half]]->key(),
+                          .server = static_cast<uint16_t>(at_[half]),
+                          .live = true};
+      CHECK(volume.move_replica(slab, gone, moved) == 0);
+    }
+    turns();
+  }
+  // The client closes without DISC, and still takes answers.
+  void leave() {
+    CHECK(shutdown(client_.get(), SHUT_WR) == 0);
+    turns();
+  }
   // Those that came since the last call.
   std::vector<Answer> answers() { return std::exchange(answers_, {}); }
 
@@ -90,7 +113,7 @@ class BareLane final : public OperationListener {
     std::vector<uint8_t> got(length);
     for (uint32_t at = 0; at < length;) {
       const auto some = static_cast<uint32_t>(std::min<uint64_t>(length - at, kSlab - (offset + at) % kSlab));
-      servers[(offset + at) / kSlab % 2]->copy(address_of(offset + at), got.data() + at, some, false);
+      server_of(offset + at).copy(address_of(offset + at), got.data() + at, some, false);
       at += some;
     }
     return is_noise(got.data(), length, seed);
@@ -117,9 +140,17 @@ class BareLane final : public OperationListener {
   std::optional<NbdSocket> socket;
 
  private:
+  Server& server_of(uint64_t offset) const { return *servers[at_[offset / kSlab % 2]]; }
   uint64_t address_of(uint64_t offset) const {
-    const uint64_t slab = offset / kSlab;
-    return servers[slab % 2]->address() + slab / 2 * kSlab + offset % kSlab;
+    return server_of(offset).address() + offset / kSlab / 2 * kSlab + offset % kSlab;
+  }
+  // One more server: its index.
+  uint32_t connect() {
+    const auto index = static_cast<uint32_t>(servers.size());
+    servers.push_back(std::make_unique<Server>(kSize / 2, 0x1000 + index));
+    CHECK(queue->connect(index, device_.queue_pair(cq_, *servers[index], {}),
+                         device_.region(memory_.data(), memory_.size())) == 0);
+    return index;
   }
   // The client sends what it can, and takes the answers. True: something went.
   bool exchange() {
@@ -141,6 +172,8 @@ class BareLane final : public OperationListener {
 
   memory_device::Device device_{false};
   ChannelRef channel_ = device_.channel();
+  const CqRef cq_ = device_.queue(channel_);
+  std::array<uint32_t, 2> at_{0, 1};  // the server of each half of the slabs
   std::vector<uint8_t> memory_ = std::vector<uint8_t>(Arena::kBytes);
   const Arena arena_{memory_.data()};
   UniqueFd client_;

@@ -1,10 +1,9 @@
 // The ring of a completion queue beside a plain list, in any order of events; and that it uses few pages.
-#include "software/completion_ring.h"
-
 #include <deque>
 
 #include "../random_values.h"
 #include "../stress.h"
+#include "software/completion_ring.h"
 
 namespace software_completion_ring_stress {
 
@@ -78,8 +77,7 @@ void few_pages() {
   std::array<ibv_wc, 7> completions;
   const long before = page_faults();
   for (uint32_t round = 0; round < kEntries / 4; round++) {
-    for (uint32_t i = 0; i < completions.size(); i++)
-      ring.add(completion_of(i), &polled, round);
+    for (uint32_t i = 0; i < completions.size(); i++) ring.add(completion_of(i), &polled, round);
     CHECK(ring.take(completions.size(), completions.data(), nullptr) == 7);
   }
   CHECK(page_faults() - before < 100);

@@ -21,6 +21,7 @@ RequestExecutor::RequestExecutor(Volume& volume, const Arena& arena, RdmaQueue& 
 // Nothing is under way, also nothing that is read ahead.
 void RequestExecutor::open(uint16_t taken, bool brings_memory) {
   open_ = true;
+  client_left_ = false;
   taken_chunks_ = taken;
   free_chunks_.reset(taken);
   ahead_.share_chunks(!brings_memory);

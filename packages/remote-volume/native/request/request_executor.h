@@ -77,6 +77,9 @@ class RequestExecutor {
   }
   // The WRITE will never be here in full.
   void withdraw(uint16_t index) { sent(index); }
+  // The client has closed without a word. Parts of its WRITEs that still wait will never be posted: it may
+  // write the same pages over another connection, and then they would be old.
+  void client_left() { client_left_ = true; }
   // Only its request uses the slot's buffer now.
   bool has_buffer_alone(const RequestSlot& slot) const {
     return slot.outstanding == 0 && !slot.queued && pins_.count(slot.request.buffer) == 1;
@@ -184,6 +187,7 @@ class RequestExecutor {
   RdmaQueue& rdma_;
   LaneStatistics& statistics_;
   bool open_ = false;
+  bool client_left_ = false;
   uint16_t taken_chunks_ = 0;
   std::vector<RequestSlot> slots_;
   IndexStack<kRequests> free_slots_;
@@ -201,7 +205,8 @@ class RequestExecutor {
   uint64_t now_ = 0;
   bool read_waits_ = false;
   bool read_paced_ = false;
-  size_t paced_ = 0;  // of waiting_, for their turn
+  size_t paced_ = 0;    // of waiting_, for their turn
+  size_t starved_ = 0;  // of waiting_, for an operation
   uint64_t next_turn_ = 0;
 };
 

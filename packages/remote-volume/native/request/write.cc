@@ -17,10 +17,18 @@ void RequestExecutor::start(Operation& operation) {
 
 bool RequestExecutor::retry_waiting() {
   size_t kept = 0;
+  starved_ = 0;
   if (rdma_.backup() != nullptr) rdma_.backup()->next_round();
   for (Operation* operation : waiting_) {
-    if (!advance(*operation)) waiting_[kept++] = operation;
+    // Whoever has the answer, an error, may have written these pages anew, and so may who has closed.
+    if (client_left_ || slots_[operation->request].error != 0) {
+      finish_unposted(*operation, false);
+    } else if (!advance(*operation)) {
+      waiting_[kept++] = operation;
+    }
   }
+  // Each waits for an operation, and nothing is under way that could give one back.
+  if (starved_ == kOperations) finish_unposted(*waiting_[--kept], false);
   const bool moved = kept < waiting_.size();
   waiting_.resize(kept);
   return moved;
@@ -31,7 +39,8 @@ bool RequestExecutor::retry_waiting() {
 //
 // Whole pages of zeros become unset, as by WRITE_ZEROES. The usual case, whole pages of data, is one look at
 // the page map, one claim and one work request. See PageMap for why the others are safe. Operations taken
-// here are posted at once, so the reserve that only this function touches always comes back.
+// here are posted at once, so the reserve that only this function touches comes back; or they start anew,
+// each for pages that one claim covered, and then need no other one.
 bool RequestExecutor::advance(Operation& operation) {
   if (operation.kind == Operation::Kind::zero_pages) return clear_claimed(operation);
   for (;;) {
@@ -116,9 +125,11 @@ inline RequestExecutor::Progress RequestExecutor::claim_and_post(Operation& oper
   PageMap& pages = volume_.pages();
   const uint64_t span =
       step.state == PageState::written ? (step.head + step.limit + kPage - 1) / kPage : step.limit / kPage;
-  // Two operations may be needed; look before claiming, for a claim must be posted.
-  if (rdma_.available() == 0 || !rdma_.has_room(step.place, span)) return Progress::waits;
-  const bool whole = operation.kind == Operation::Kind::write && !step.part_of_page;
+  // Look before claiming, for a claim must be posted.
+  if (!rdma_.has_room(step.place, span)) return Progress::waits;
+  // Where there is no operation for a rest, all of it goes as it is.
+  const bool may_split = rdma_.available() > 0;
+  const bool whole = may_split && operation.kind == Operation::Kind::write && !step.part_of_page;
   const PageCodec::Fold fold =
       whole ? rdma_.codec().fold(operation.memory, span) : PageCodec::Fold{span, kRaw};
   const uint64_t run = pages.claim(step.page, fold.pages, step.state);
@@ -130,6 +141,11 @@ inline RequestExecutor::Progress RequestExecutor::claim_and_post(Operation& oper
   const uint64_t bytes = std::min(step.limit, run * kPage - step.head);
   // Read it again: a replica may have come before the claim.
   const SlabPlace place = volume_.place(operation.offset);
+  if (bytes < operation.length && !may_split) {
+    volume_.settle(step.page, run, place.generation, step.state);
+    starved_++;
+    return Progress::waits;
+  }
   const BackupPort::Admission admission = rdma_.admit(place, operation.offset, bytes);
   if (admission != BackupPort::Admission::yes) {
     volume_.settle(step.page, run, place.generation, step.state);
@@ -180,7 +196,11 @@ bool RequestExecutor::give_up_placing(Operation& operation) {
 // Before a part of an unset page is written, all of it must be zeros at the server. False: no operation
 // is free, or the backup must take it and cannot yet. True: look at the page again.
 bool RequestExecutor::fill_with_zeroes(uint64_t page) {
-  if (rdma_.available() == 0 || !rdma_.has_room(volume_.place(page * kPage), 1)) return false;
+  if (rdma_.available() == 0) {
+    starved_++;
+    return false;
+  }
+  if (!rdma_.has_room(volume_.place(page * kPage), 1)) return false;
   if (volume_.pages().claim(page, 1, PageState::unset) == 0) return true;
   if (!volume_.hold(page * kPage)) {
     volume_.pages().settle(page, 1, PageState::unset);

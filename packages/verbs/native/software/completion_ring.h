@@ -1,6 +1,7 @@
 // Work completions between producers and the poller: a ring, with the time at which each was added if
-// timestamps were requested. One that was emptied begins at its first place again, so that a large ring of which little
-// is used has few pages, and those in the cache. The owner locks; only empty() may be called by any thread.
+// timestamps were requested. One that was emptied begins at its first place again, so that a large ring of
+// which little is used has few pages, and those in the cache. The owner locks; only empty() may be called by
+// any thread.
 #pragma once
 
 #include <infiniband/verbs.h>

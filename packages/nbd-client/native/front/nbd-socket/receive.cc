@@ -75,8 +75,10 @@ bool NbdSocket::receive(bool waits) {
       return true;
     case InputStream::Status::ended:
       end_of_file_ = true;
+      if (!has_whole_request()) requests_.client_left();  // before what waits is tried again
       return true;
     case InputStream::Status::failed:
+      requests_.client_left();
       fail("connection reset");
       return true;
     default:
@@ -107,11 +109,18 @@ uint32_t NbdSocket::rest_of_payload() const {
   return payload_left_ > unread ? payload_left_ - static_cast<uint32_t>(unread) : 0;
 }
 
-void NbdSocket::check_end_of_file() {
+// At end of file: the client's DISC, or what it sent before it closed without.
+bool NbdSocket::has_whole_request() const {
   const size_t unread = input_.unread().size();
+  return payload_left_ > 0 ? payload_left_ <= unread : unread >= sizeof(RequestHeader);
+}
+
+void NbdSocket::check_end_of_file() {
+  if (has_whole_request()) return;
+  requests_.client_left();
   // A WRITE whose payload never came is not answered; what of it was written was never promised.
-  if (payload_left_ > unread) return fail("closed by the client in the middle of a WRITE");
-  if (payload_left_ == 0 && unread < sizeof(RequestHeader)) end_input("closed by the client");
+  if (payload_left_ > 0) return fail("closed by the client in the middle of a WRITE");
+  end_input("closed by the client");
 }
 
 void NbdSocket::end_input(const char* reason) {
@@ -128,7 +137,9 @@ void NbdSocket::check_time(uint64_t now) {
 // Runs while a request is here in part and nothing but its rest is missing.
 void NbdSocket::time_input() {
   const size_t unread = input_.unread().size();
-  const bool partial = payload_left_ > 0 ? !input_full_ : unread > 0 && unread < sizeof(RequestHeader);
+  // A payload that is here may still wait for memory or an operation, which is not its sender's fault.
+  const bool partial = payload_left_ > 0 ? rest_of_payload() > 0 && !input_full_
+                                         : unread > 0 && unread < sizeof(RequestHeader);
   if (!partial || end_of_file_ || input_ended_) {
     input_deadline_ = 0;
   } else if (input_deadline_ == 0) {

@@ -271,8 +271,8 @@ class QueuePair : public software::QueuePairBase {
 
   CompletionQueue* send_queue() const;
   CompletionQueue* receive_queue() const;
-  // Where an entry of the send queue is. Whoever posts to an empty one begins at the first place again, so that the queue
-  // of a program with little under way has few pages, and those in the cache.
+  // Where an entry of the send queue is. Whoever posts to an empty one begins at the first place again, so
+  // that the queue of a program with little under way has few pages, and those in the cache.
   uint32_t place_of(uint32_t index) const { return (index - send_base_) & send_mask_; }
   SendWork& send_work(uint32_t index) const { return send_works_[place_of(index)]; }
   ibv_sge* send_sges(uint32_t index) const {

@@ -109,8 +109,7 @@ QueuePair::Result QueuePair::fill_batch() {
   bool fits = true;
   while (fits) {
     if (!cursor_.active && !pick()) return std::nullopt;
-    Result failure =
-        cursor_.response ? append_response(fits) : append(send_work(send_next_), fits);
+    Result failure = cursor_.response ? append_response(fits) : append(send_work(send_next_), fits);
     if (failure) return failure;
   }
   return std::nullopt;
