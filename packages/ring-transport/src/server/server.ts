@@ -6,7 +6,13 @@ import type { CloseOptions } from '../connection/call-options.js'
 import type { RingConnection } from '../connection/connection.js'
 import { type RingStatistics, Totals } from '../connection/statistics.js'
 import { acceptRing, refuse } from '../setup/accept.js'
-import { decodeHandshake, type Handshake, isRingRequest, type Session } from '../setup/handshake.js'
+import {
+  decodeHandshake,
+  type Handshake,
+  isRingRequest,
+  type Session,
+  takesRing,
+} from '../setup/handshake.js'
 import { type AcceptOptions, settings } from '../setup/options.js'
 import { Sessions } from './sessions.js'
 
@@ -75,6 +81,7 @@ export class RingServer {
   /** @internal */
   readonly totals = new Totals()
   readonly #maxConnections: number
+  readonly #maxPeerCapacity: number
   /** the oldest first; one that has made room is not there any more */
   readonly #arriving = new Set<Arrival>()
   /** those that have made room, until they are over */
@@ -86,9 +93,10 @@ export class RingServer {
   #refused = 0
   #stale = 0
 
-  private constructor(options: RingServerOptions, maxConnections: number) {
+  private constructor(options: RingServerOptions, maxConnections: number, maxPeerCapacity: number) {
     this.#options = options
     this.#maxConnections = maxConnections
+    this.#maxPeerCapacity = maxPeerCapacity
     this.closed = this.#closed.promise
   }
 
@@ -100,14 +108,14 @@ export class RingServer {
    */
   static async listen(uri: string | readonly string[], options: RingServerOptions): Promise<RingServer> {
     const { maxConnections = 256, backlog = 1024, signal, ...rest } = options
-    settings(rest)
+    const { maxPeerCapacity } = settings(rest)
     if (!Number.isInteger(maxConnections) || maxConnections < 1)
       throw new UsageError(`maxConnections must be a whole number from 1, not ${maxConnections}`)
     const uris = typeof uri === 'string' ? [uri] : uri
     if (uris.length === 0) throw new UsageError('listen needs an address')
     if (typeof options.onConnection !== 'function')
       throw new UsageError('onConnection must be a function: nothing else receives connections')
-    const server = new RingServer(options, maxConnections)
+    const server = new RingServer(options, maxConnections, maxPeerCapacity)
     const listening = { backlog: integerInRange('backlog', backlog, 1, 65_535), ...(signal && { signal }) }
     signal?.throwIfAborted()
     server.#forget = onAbort(signal, () => void server.close())
@@ -241,7 +249,10 @@ export class RingServer {
       refuse(request, refusal, this.#options.wireVersions)
       return undefined
     }
-    if (session !== undefined) await this.#sessions.enter(session)
+    // A ring that is too large is refused below. Its client asks again with the same epoch and a smaller one, so the
+    // session must not know of this try.
+    if (session !== undefined && takesRing(handshake as Handshake, this.#maxPeerCapacity))
+      await this.#sessions.enter(session)
     const connection = await acceptRing(request, { ...this.#options, signal })
     this.#accepted++
     this.#connections.add(connection)

@@ -13,6 +13,7 @@ import {
   encodeHandshake,
   type Handshake,
   type Session,
+  takesRing,
 } from './handshake.js'
 import { refused, tooLarge } from './link-errors.js'
 import type { Settings } from './options.js'
@@ -65,14 +66,8 @@ export async function acceptLink(
 }
 
 /** @throws VerbsError EMSGSIZE when the peer's ring is larger than this end takes */
-function requireTakes(
-  verb: string,
-  id: ConnectionId,
-  { windows: { log2Capacity } }: Handshake,
-  chosen: Settings,
-): void {
-  if (2 ** log2Capacity > chosen.maxPeerCapacity)
-    throw tooLarge(verb, id, log2Capacity, chosen.maxPeerCapacity)
+function requireTakes(verb: string, id: ConnectionId, peer: Handshake, { maxPeerCapacity }: Settings): void {
+  if (!takesRing(peer, maxPeerCapacity)) throw tooLarge(verb, id, peer.windows.log2Capacity, maxPeerCapacity)
 }
 
 function handshake(

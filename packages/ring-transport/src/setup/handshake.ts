@@ -101,6 +101,11 @@ export function ringRequest(privateData: Uint8Array): RingRequest | undefined {
   }
 }
 
+/** Whether an end takes a ring as large as its peer's is. */
+export function takesRing({ windows }: Handshake, maxPeerCapacity: number): boolean {
+  return 2 ** windows.log2Capacity <= maxPeerCapacity
+}
+
 export function encodeHandshake(handshake: Handshake): Uint8Array {
   const { applicationData } = handshake
   const bytes = new Uint8Array(HEADER + applicationData.length)

@@ -1,5 +1,5 @@
 import { afterEach, describe, expect, it } from 'vitest'
-import { RingConnection, RingServer, type RingServerOptions } from '../../src/index.js'
+import { RingClient, RingConnection, RingServer, type RingServerOptions } from '../../src/index.js'
 import { Sessions } from '../../src/server/sessions.js'
 import { follow } from '../helpers/states.js'
 import { listenUri, PROVIDERS } from '../helpers/uris.js'
@@ -136,6 +136,42 @@ describe.each(PROVIDERS)('a server over %s', (provider) => {
     await expect(connect(2)).rejects.toThrow('not you')
     expect(first.isOpen).toBe(true)
     expect(arrived[0]?.isOpen).toBe(true)
+  })
+})
+
+describe('a server over iwarp that takes no ring of the usual 4 MiB', () => {
+  async function serve() {
+    const arrived: RingConnection[] = []
+    const server = await RingServer.listen(listenUri('iwarp'), {
+      maxPeerCapacity: 2 ** 20,
+      onConnection: (connection) => arrived.push(connection),
+    })
+    open.push(server)
+    return { server, arrived }
+  }
+
+  it('serves a client, whose second try has the same epoch', async () => {
+    const { arrived, server } = await serve()
+    const client = new RingClient(server.uri)
+    open.push(client)
+    expect((await client.opened()).session).toEqual({ id: client.sessionId, epoch: 1 })
+    await expect.poll(() => arrived.map(({ session }) => session?.epoch)).toEqual([1])
+    expect(server.counts).toMatchObject({ accepted: 1, refused: 1, stale: 0 })
+  })
+
+  it('refuses the ring of a higher epoch, and leaves the older connection alone', async () => {
+    const { arrived, server } = await serve()
+    const connect = (epoch: number, capacity: number) =>
+      RingConnection.connect(server.uri, { session: { id: ID, epoch }, capacity })
+    const first = await connect(1, 2 ** 20)
+    open.push(first)
+    await expect.poll(() => arrived.length).toBe(1)
+    await expect(connect(2, 2 ** 22)).rejects.toThrow('EMSGSIZE: capacity > maxPeerCapacity 1048576')
+    expect(first.isOpen).toBe(true)
+    expect(arrived[0]?.isOpen).toBe(true)
+    const second = await connect(2, 2 ** 20)
+    open.push(second)
+    expect(second.isOpen).toBe(true)
   })
 })
 
