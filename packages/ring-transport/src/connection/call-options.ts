@@ -23,6 +23,11 @@ export function checkImmediate(immediate = 0): void {
   if (immediate !== immediate >>> 0) integerInRange('immediate', immediate, 0, 0xffff_ffff)
 }
 
+/** @internal of `drain`, which would take what has not come for any other number @throws UsageError */
+export function checkDrainLimit(limit: number): void {
+  integerInRange('limit', limit, 0, 0xffff_ffff)
+}
+
 /** @internal of {@link BatchOptions} @throws UsageError */
 export function checkedLimit(limit: number): number {
   return integerInRange('limit', limit, 1, 65_536)

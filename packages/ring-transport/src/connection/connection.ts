@@ -220,9 +220,9 @@ export class RingConnection {
    * Receives messages in a program that polls: `callback` gets each message as a view that is reused for the next, and
    * nothing is allocated. In mode `caller` it also polls for completions, and delivers those of the poller's other
    * connections to them.
-   * @param limit maximum number of messages and events, default 256
+   * @param limit maximum number of messages and events, 0 … 2^32 − 1, default 256
    * @returns how many messages `callback` got
-   * @throws UsageError when messages are taken in another way already, or from within a callback
+   * @throws UsageError when messages are taken in another way already, from within a callback, or for a bad limit
    */
   drain(callback: (message: RingView) => void, limit = 256): number {
     // Earlier arrivals are delivered before later ones.

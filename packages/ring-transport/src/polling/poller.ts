@@ -6,6 +6,7 @@ import {
   VerbsError,
 } from '@rdmakit/verbs'
 import { queueMicrotask, setImmediate } from '../base/clock.js'
+import { checkDrainLimit } from '../connection/call-options.js'
 import { named, type PollerStatistics } from '../connection/statistics.js'
 import { type NativeLayout, type NativePoller, native } from '../native.js'
 import type { Flushable, FrameSink } from './poller-client.js'
@@ -142,11 +143,12 @@ export class Poller {
   /**
    * Receives messages in a program that polls: in modes `caller` and `guarded` it also polls for completions; otherwise it
    * takes what the thread has delivered. Everything is dispatched before it returns, and sent messages are posted.
-   * @param limit maximum number of messages and events, default 256
+   * @param limit maximum number of messages and events, 0 … 2^32 − 1, default 256
    * @returns how many it took
-   * @throws UsageError when it is called from one of its own callbacks
+   * @throws UsageError when it is called from one of its own callbacks, or for a bad limit
    */
   drain(limit = DRAIN_BATCH): number {
+    if (limit !== limit >>> 0) checkDrainLimit(limit)
     return this.look() ? this.#take(this.#seen, limit) : 0
   }
 

@@ -6,6 +6,7 @@ import { from } from 'rxjs/internal/observable/from'
 import { Subject } from 'rxjs/internal/Subject'
 import { interruptible } from '../base/interruptible.js'
 import { isPromise } from '../base/is-promise.js'
+import { checkDrainLimit } from '../connection/call-options.js'
 import { RingBatch } from './batch.js'
 import { type RingMessage, RingView } from './message.js'
 import { Place } from './place.js'
@@ -242,6 +243,7 @@ export class Inbox {
 
   /** @see RingConnection.drain */
   drain(callback: (view: RingView) => void, limit: number, link: DrainedLink): number {
+    if (limit !== limit >>> 0) checkDrainLimit(limit)
     this.#mayTake()
     const { poller } = link
     // Nearly every call of a program that polls finds nothing.

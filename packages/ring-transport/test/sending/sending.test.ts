@@ -190,6 +190,25 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
       expect(ends.b.drain(() => {})).toBe(0)
     })
 
+    it('takes no limit but a whole number from 0, and reads nothing that has not come', async () => {
+      const { context } = await contextOf(uri())
+      using poller = new Poller(context, { mode })
+      await using ends = await pair(uri(), { poller }, {})
+      const got: unknown[] = []
+      const take = (limit: number) => ends.b.drain((message) => got.push(message.copy()[0]), limit)
+      await sendAll(ends.a, [pattern(8, 1), pattern(8, 2)])
+      await expect.poll(() => take(1)).toBe(1)
+      await sendAll(ends.a, [pattern(8, 3)])
+      const refused = { name: 'UsageError', message: expect.stringMatching(/limit must be a whole number/) }
+      for (const limit of [-1, -0.5, 1.5, Number.NaN, Number.POSITIVE_INFINITY, 2 ** 32]) {
+        expect(() => take(limit)).toThrow(expect.objectContaining(refused))
+        expect(() => poller.drain(limit)).toThrow(expect.objectContaining(refused))
+      }
+      expect([take(0), poller.drain(0)]).toEqual([0, 0])
+      await expect.poll(() => take(2 ** 32 - 1) > 0 && got.length).toBe(3)
+      expect(got).toEqual([1, 2, 3].map((seed) => pattern(8, seed)[0]))
+    })
+
     it('survives a callback that throws: the message is gone, the next is there', async () => {
       const { context } = await contextOf(uri())
       using poller = new Poller(context, { mode })
