@@ -188,7 +188,8 @@ export class RingClient {
   }
 
   /**
-   * Sends a request, as soon as there is an open connection, and waits for the response.
+   * Sends a request, as soon as there is an open connection, and waits for the response. You may reuse `bytes` when this
+   * returns, unless it is `idempotent`.
    * @param options timeout in milliseconds for the whole call, default 5000
    * @throws RemoteError when the peer's handler fails; VerbsError ETIMEDOUT, EMSGSIZE, ECONNRESET when the
    *   connection is lost before the response has come (it may have been handled), unless it is
@@ -197,8 +198,10 @@ export class RingClient {
   async request(bytes: Uint8Array, options: ClientRequestOptions = {}): Promise<Uint8Array> {
     const { idempotent = false, ...rest } = options
     checkImmediate(rest.immediate)
-    return await this.#current.whileOpen('request', rest, idempotent, (connection, timeout) =>
-      connection.request(bytes, { ...rest, timeout }),
+    const current = this.#current
+    const sent = idempotent ? bytes : current.keep(bytes)
+    return await current.whileOpen('request', rest, idempotent, (connection, timeout) =>
+      connection.request(sent, { ...rest, timeout }),
     )
   }
 

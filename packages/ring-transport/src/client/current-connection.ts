@@ -2,6 +2,7 @@ import { VerbsError, type WaitOptions } from '@rdmakit/verbs'
 import { deferred, within } from '@rdmakit/verbs/internal'
 import { performance } from '../base/clock.js'
 import { interruptible } from '../base/interruptible.js'
+import { copyOf } from '../base/own-memory.js'
 import { deadlineAfter, left } from '../base/timeout.js'
 import { checkedLimit } from '../connection/call-options.js'
 import type { RingConnection } from '../connection/connection.js'
@@ -38,8 +39,8 @@ export class CurrentConnection {
     for (;;) {
       signal?.throwIfAborted()
       if (this.isClosing) throw this.shutdown()
-      const { connection } = this
-      if (connection?.isOpen) return connection
+      const ready = this.#ready
+      if (ready !== undefined) return ready
       await this.#turn(deadline, expired, signal)
     }
   }
@@ -86,7 +87,15 @@ export class CurrentConnection {
     }
   }
 
-  /** Works on an open connection; on the next one when the one before was lost meanwhile and `again` says so. */
+  /** Bytes for {@link whileOpen} that may change once it has returned: copied, unless their work begins before that. */
+  keep(bytes: Uint8Array): Uint8Array {
+    return this.#ready === undefined ? copyOf(bytes) : bytes
+  }
+
+  /**
+   * Works on an open connection, at once if there is one; on the next one when the one before was lost meanwhile and
+   * `again` says so.
+   */
   async whileOpen<T>(
     verb: string,
     { signal, timeout }: WaitOptions,
@@ -95,7 +104,8 @@ export class CurrentConnection {
   ): Promise<T> {
     const deadline = deadlineAfter('timeout', timeout)
     for (;;) {
-      const connection = await this.whenOpen(deadline, signal)
+      signal?.throwIfAborted()
+      const connection = this.#ready ?? (await this.whenOpen(deadline, signal))
       try {
         return await work(connection, left(deadline))
       } catch (failure) {
@@ -106,6 +116,11 @@ export class CurrentConnection {
         if (!again) throw this.#because('ECONNRESET', verb, 'the connection was lost before the end', failure)
       }
     }
+  }
+
+  /** The connection, if it is open and the client is not closing. */
+  get #ready(): RingConnection | undefined {
+    return !this.isClosing && this.connection?.isOpen ? this.connection : undefined
   }
 
   /** Why nothing can be sent any more. */

@@ -200,6 +200,20 @@ it('a request whose connection is lost says so, with the cause', async () => {
   await expect(asked).rejects.toMatchObject({ code: 'ECONNRESET', cause: { code: 'ECONNRESET' } })
 })
 
+it('the bytes of a request may be reused when the call returns, whether or not there is a connection', async () => {
+  const server = await listen({ onConnection: (one) => one.handle(({ data }) => data) })
+  const one = client(server.uri)
+  const ask = (bytes: Uint8Array) => {
+    const asked = one.request(bytes, { timeout })
+    bytes.fill(9)
+    return asked
+  }
+  expect(one.isOpen).toBe(false)
+  expect(await ask(Buffer.from([1]))).toEqual(new Uint8Array([1]))
+  expect(one.isOpen).toBe(true)
+  expect(await ask(Buffer.from([2]))).toEqual(new Uint8Array([2]))
+})
+
 it('what is no such number is refused without a connection too', async () => {
   const one = client('iwarp://127.0.0.1:1')
   const refused = { name: 'UsageError', message: expect.stringMatching(/immediate must be a whole number/) }
