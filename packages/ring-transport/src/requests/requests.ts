@@ -9,7 +9,8 @@ import { decodeError } from './remote-error.js'
 import { type Handler, Responder, type ResponderHost } from './responder.js'
 
 /** The connection, as requests use it. */
-export interface RequestsHost<Connection> extends Omit<ResponderHost<Connection>, 'send' | 'wait'> {
+export interface RequestsHost<Connection>
+  extends Omit<ResponderHost<Connection>, 'send' | 'wait' | 'requireFits'> {
   /** what errors call the connection */
   readonly object: string
   readonly outbox: Outbox
@@ -37,6 +38,7 @@ export class Requests<Connection> {
         send: (type, correlation, bytes) => outbox.hasEnded || outbox.sendWhole(type, correlation, 0, bytes),
         wait: (type, correlation, bytes, onSent) =>
           outbox.wait({ type, correlation }, bytes, () => true, onSent),
+        requireFits: (bytes) => outbox.requireFits(bytes),
         maxResponseMemory: host.maxResponseMemory,
         overflow: host.overflow,
       },

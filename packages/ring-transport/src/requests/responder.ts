@@ -30,6 +30,8 @@ export interface ResponderHost<Connection> {
   /** Sends a frame now. False when it has to {@link wait}; true, too, when there is nobody any more to send it to. */
   readonly send: (type: number, correlation: number, bytes: Uint8Array) => boolean
   readonly wait: Wait
+  /** @throws TypeError, VerbsError EMSGSIZE: it could never be sent */
+  readonly requireFits: (bytes: Uint8Array) => void
   /** bytes of responses that may wait for the peer to take them: beyond half of it no more handlers begin */
   readonly maxResponseMemory: number
   /** called when the peer asks on and on and takes no answers */
@@ -188,32 +190,40 @@ export class Responder<Connection> {
   }
 
   #respond(running: Running<Connection>, type: number, bytes: Uint8Array): void {
-    let failure: unknown
+    const { send, requireFits } = this.#host
     try {
-      if (this.#host.send(type, running.correlation, bytes)) {
+      if (send(type, running.correlation, bytes)) {
         this.#finish(running)
         return
       }
-    } catch (reason) {
-      failure = reason
+      requireFits(bytes)
+    } catch (failure) {
+      // A response that cannot be sent, too long or not even bytes, is the handler's fault: the requester gets an error.
+      // If the connection has ended, that fails too, and there is no one to tell.
+      if (type === TYPE.error) this.#finish(running)
+      else this.#fail(running, failure)
+      return
     }
-    this.#respondWithRoom(running, type, bytes, failure)
+    this.#respondWithRoom(running, type, bytes)
   }
 
-  /** @param failure why it cannot be sent at all, if that is so */
-  #respondWithRoom(running: Running<Connection>, type: number, bytes: Uint8Array, failure: unknown): void {
+  #respondWithRoom(running: Running<Connection>, type: number, bytes: Uint8Array): void {
     const { send, wait, maxResponseMemory } = this.#host
     const { correlation } = running
+    let left = false
     // The peer counts on the memory as soon as it has the answer.
-    const sent = () => this.#finish(running)
-    const posted = failure === undefined ? wait(type, correlation, bytes, sent) : Promise.reject(failure)
+    const sent = () => {
+      left = true
+      this.#finish(running)
+    }
+    const posted = wait(type, correlation, bytes, sent)
+    // One that is longer than a frame has perhaps found room for all its parts.
+    if (left) return
     // Answered requests that wait for room are not held back: that could stop two ends that send requests to each
     // other, for ever.
-    const waiting = (bytes?.length ?? 0) + ENTRY_BYTES // a handler may return what is no bytes at all
+    const waiting = bytes.length + ENTRY_BYTES
     this.#waiting += waiting
     if (this.#waiting > maxResponseMemory) this.#host.overflow()
-    // A response that cannot be sent, too long or not even bytes, is the handler's fault: the requester gets an
-    // error. If the connection has ended, that fails too, and there is no one to tell.
     posted
       .catch(async (reason) => {
         const error = encodeError(reason)
