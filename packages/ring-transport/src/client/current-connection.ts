@@ -10,8 +10,8 @@ import type { BatchOptions, RingBatch } from '../receiving/index.js'
 
 /** The connection that a client has at the moment, and those who wait for one. */
 export class CurrentConnection {
-  /** open or draining; undefined while there is none */
-  connection: RingConnection | undefined
+  /** @see connection */
+  #connection: RingConnection | undefined
   /** the client connects no more */
   isClosing = false
   /** why the client has closed, or closes */
@@ -22,9 +22,24 @@ export class CurrentConnection {
   readonly description: string
   /** those who wait for a connection to open, or for the client to close */
   readonly #waiting = new Set<() => void>()
+  /**
+   * For each who takes batches, the connections that it has not come to, in order: what had arrived on one that is lost
+   * can still be taken
+   */
+  readonly #ahead = new Set<RingConnection[]>()
 
   constructor(description: string) {
     this.description = description
+  }
+
+  /** Open or draining; undefined while there is none. */
+  get connection(): RingConnection | undefined {
+    return this.#connection
+  }
+
+  set connection(connection: RingConnection | undefined) {
+    this.#connection = connection
+    if (connection !== undefined) for (const ahead of this.#ahead) ahead.push(connection)
   }
 
   /** Those who wait for a connection look again. */
@@ -67,23 +82,18 @@ export class CurrentConnection {
     limit: BatchOptions['limit'],
     signal: AbortSignal,
   ): AsyncGenerator<RingBatch, void, void> {
-    let last: RingConnection | undefined
-    for (;;) {
-      const connection = await this.#another(last, signal)
-      if (connection === undefined) return
-      yield* connection[way]({ limit, signal })
-      last = connection
-    }
-  }
-
-  /** The next connection after `last`; undefined when the client closes. @throws the signal's reason */
-  async #another(last: RingConnection | undefined, signal: AbortSignal): Promise<RingConnection | undefined> {
-    for (;;) {
-      signal.throwIfAborted()
-      const { connection } = this
-      if (connection !== undefined && connection !== last) return connection
-      if (this.isClosing) return undefined
-      await this.#turn(Number.POSITIVE_INFINITY, () => undefined, signal)
+    const ahead = this.connection === undefined ? [] : [this.connection]
+    this.#ahead.add(ahead)
+    try {
+      for (;;) {
+        signal.throwIfAborted()
+        const connection = ahead.shift()
+        if (connection !== undefined) yield* connection[way]({ limit, signal })
+        else if (this.isClosing) return
+        else await this.#turn(Number.POSITIVE_INFINITY, () => undefined, signal)
+      }
+    } finally {
+      this.#ahead.delete(ahead)
     }
   }
 

@@ -65,6 +65,36 @@ it.each(['batches', 'viewBatches'] as const)(
   },
 )
 
+it.each(['batches', 'viewBatches'] as const)(
+  '%s have what had come on a connection that was opened and lost between two calls',
+  async (way) => {
+    const server = await listen({
+      onConnection(connection) {
+        const { epoch } = connection.session as { epoch: number }
+        for (const which of ['first', 'second']) connection.send(Buffer.from(`${which} of ${epoch}`))
+      },
+    })
+    const one = client(server.uri)
+    const batches = one[way]({ limit: 1 })
+    const take = async () => {
+      const { value } = await batches.next()
+      return [...(value ?? [])].map((message) => message.text())
+    }
+    const got = await take()
+    // The consumer is busy meanwhile.
+    for (const epoch of [1, 2]) {
+      await expect.poll(() => one.connection?.session?.epoch, { timeout }).toBe(epoch)
+      const connection = one.connection as RingConnection
+      await expect.poll(() => connection.statistics().messagesWaiting).toBe(epoch)
+      for (const accepted of server.connections) await accepted.close()
+      await connection.closed
+    }
+    for (let i = 1; i < EXPECTED.length; i++) got.push(...(await take()))
+    expect(got).toEqual(EXPECTED)
+    await batches.return()
+  },
+)
+
 it.each(['consume', 'consumeViews'] as const)(
   '%s goes on with the next connection, and completes with the client',
   async (way) => {
