@@ -27,7 +27,7 @@ export interface RingServerOptions extends Omit<AcceptOptions, 'signal'> {
   readonly onError?: ((failure: unknown) => void) | undefined
   /**
    * Whether to accept a connection; if it returns a string, the peer's connect fails with it. It may be async: meanwhile
-   * the request counts as arriving. If it throws or rejects, the connection is refused.
+   * the request counts as arriving. If it throws or rejects, or returns anything else, the connection is refused.
    */
   readonly admit?:
     | ((applicationData: Uint8Array, peerUri: string) => true | string | Promise<true | string>)
@@ -297,9 +297,10 @@ export class RingServer {
     if (stale !== undefined) return stale
     if (this.#places(session) < 1 && !this.#makeRoom()) return 'too many connections'
     if (handshake === undefined) return undefined
-    const verdict = this.#options.admit?.(handshake.applicationData, request.id.peerUri) ?? true
-    const reason = (one: true | string) => (one === true ? undefined : one)
-    return isPromise(verdict) ? verdict.then(reason) : reason(verdict)
+    const { admit } = this.#options
+    if (admit === undefined) return undefined
+    const verdict = admit(handshake.applicationData, request.id.peerUri)
+    return isPromise(verdict) ? verdict.then(reasonOf) : reasonOf(verdict)
   }
 
   /** The result of a verdict that takes time. */
@@ -331,4 +332,11 @@ export class RingServer {
     const left = this.#maxConnections - this.#connections.size - this.#arriving.size
     return session !== undefined && this.#sessions.replaces(session) ? left + 1 : left
   }
+}
+
+/** Of what `admit` has said. @throws UsageError: nobody is admitted by a verdict that is missing */
+function reasonOf(verdict: unknown): string | undefined {
+  if (verdict === true) return undefined
+  if (typeof verdict === 'string') return verdict
+  throw new UsageError(`admit must return true or a string, not ${String(verdict)}`)
 }

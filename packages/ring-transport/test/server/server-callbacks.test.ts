@@ -120,6 +120,24 @@ it.each([
   expect(server.counts).toMatchObject({ accepted: 0, refused: 1, arriving: 0 })
 })
 
+it.each([undefined, null, false, 1, {}])(
+  'an admit that returns %s admits nobody, and onError hears of it',
+  async (one) => {
+    const failures: unknown[] = []
+    const onError = (failure: unknown) => failures.push(failure)
+    for (const admit of [() => one, async () => one]) {
+      const server = await listen({ admit: admit as unknown as () => true, onError })
+      await expect(connect(server)).rejects.toMatchObject({
+        code: 'ECONNREFUSED',
+        message: /failed to decide/,
+      })
+      expect(server.counts).toMatchObject({ accepted: 0, refused: 1, arriving: 0 })
+    }
+    const usage = { name: 'UsageError', message: expect.stringMatching(/admit must return true or a string/) }
+    expect(failures).toEqual([expect.objectContaining(usage), expect.objectContaining(usage)])
+  },
+)
+
 it('an admit that never decides keeps no server from closing, and is over with its time', async () => {
   const server = await listen({ admit: () => new Promise(() => {}), timeout: 50 })
   await expect(connect(server)).rejects.toMatchObject({ code: 'ECONNREFUSED', message: /failed to decide/ })
