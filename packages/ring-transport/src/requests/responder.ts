@@ -170,12 +170,13 @@ export class Responder<Connection> {
     if (!this.#views) request.move()
     try {
       const result = this.#handler(request, running)
-      request.release()
       if (types.isUint8Array(result)) this.#respond(running, TYPE.response, result)
       else this.#respondLater(running, result)
     } catch (failure) {
-      request.release()
       this.#fail(running, failure)
+    } finally {
+      // Not before: the response may be a view of it.
+      request.release()
     }
   }
 

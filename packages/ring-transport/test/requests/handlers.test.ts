@@ -58,6 +58,18 @@ it('a view is good until the handler returns, or until it is released', async ()
   expect(seen[1]?.isReleased).toBe(true)
 })
 
+it.each([false, true])('a view of the request is an answer, with debug: %s', async (debug) => {
+  const { a, b } = await pairOfTest(listenUri('shm'), { ...RING, debug }, RING)
+  const seen: RingMessage[] = []
+  b.handleViews((request) => {
+    seen.push(request)
+    return request.data.subarray(1)
+  })
+  for (let i = 0; i < 8; i++)
+    expect(await a.request(pattern(1000, i), { timeout: HANG_MS })).toEqual(pattern(1000, i).subarray(1))
+  expect(seen.every(({ isReleased }) => isReleased)).toBe(true)
+})
+
 it.each(['handle', 'handleViews'] as const)(
   '%s lets go of the request of a handler that throws',
   async (way) => {
