@@ -57,6 +57,7 @@ export class Responder<Connection> {
   /** bytes of responses that wait for room at the peer, each with what remembering it takes */
   #waiting = 0
   #idle: (() => void) | undefined
+  #ended = false
 
   /** @param allowance bytes that requests may take; a peer that keeps to the rules (allowance.ts) never wants more */
   constructor(host: ResponderHost<Connection>, allowance: number) {
@@ -98,6 +99,11 @@ export class Responder<Connection> {
 
   /** One that the allowance has no room for waits in the ring. */
   answer(request: RingMessage): void {
+    // One in parts that waited for memory comes when that waits no more: there is no one to answer.
+    if (this.#ended) {
+      request.release()
+      return
+    }
     const running = new Running(this.#host.connection, request, this.#begin)
     // One that came in parts waits in memory, of which a peer that keeps to the rules has taken no more than this.
     if (request.isOwn && !this.#allowance.fits(running.cost)) {
@@ -118,6 +124,7 @@ export class Responder<Connection> {
 
   /** The connection has ended. */
   end(reason: unknown): void {
+    this.#ended = true
     const waited: Running<Connection>[] = []
     for (const running of this.#running.all()) {
       running.end(reason)

@@ -122,6 +122,25 @@ it('a signal that is first looked at after the end is aborted', async () => {
   expect(context.signal.aborted).toBe(true)
 })
 
+it('none begins after the end, also not for a request in parts that has waited for memory', async () => {
+  // One of two messages has room in memory, and the other waits in the ring.
+  const { a, b } = await pairOfTest(listenUri('shm'), { capacity: 2 ** 18, maxTransferMemory: 3 * 2 ** 16 })
+  let begun = 0
+  b.handle((request) => {
+    begun++
+    return request.data
+  })
+  await a.transmit(pattern(150_000, 1), { timeout: 50 }).catch(() => {})
+  const answer = a.request(pattern(150_000, 2), { timeout: HANG_MS }).catch(({ code }) => code)
+  await expect.poll(() => b.statistics().framesReceived).toBe(4)
+  expect(b.statistics()).toMatchObject({ transfersInFlight: 1, requestsRunning: 0 })
+  await a.close({ drain: false })
+  await b.closed
+  expect(await answer).toMatch(/^E/)
+  expect(b.statistics()).toMatchObject({ transfersInFlight: 0, requestsRunning: 0, requestMemory: 0 })
+  expect(begun).toBe(0)
+})
+
 it('a hundred handlers that listen to their signals make Node warn of nothing', async () => {
   const { a, b } = await pair()
   const warnings: Error[] = []
