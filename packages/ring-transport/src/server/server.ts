@@ -23,7 +23,10 @@ export interface RingServerOptions extends Omit<AcceptOptions, 'signal'> {
    * {@link onError} gets the error.
    */
   readonly onConnection: (connection: RingConnection) => unknown
-  /** called with the error of a connection that could not be established; default: errors are ignored */
+  /**
+   * Called with the error of a connection that could not be established, or of its `onConnection`; default: errors are
+   * ignored. What it throws is an uncaught exception.
+   */
   readonly onError?: ((failure: unknown) => void) | undefined
   /**
    * Whether to accept a connection; if it returns a string, the peer's connect fails with it. It may be async: meanwhile
@@ -272,8 +275,11 @@ export class RingServer {
     // One that came while the server closes is closed with the others.
     if (this.#closing) return
     const failed = async (failure: unknown) => {
-      onError?.(failure)
-      await connection.close({ drain: false })
+      try {
+        onError?.(failure)
+      } finally {
+        await connection.close({ drain: false })
+      }
     }
     try {
       const owner = onConnection(connection)

@@ -1,4 +1,6 @@
 // onConnection and admit that are async, throw, take their time or are not there.
+import { execFile } from 'node:child_process'
+import { promisify } from 'node:util'
 import { deferred } from '@rdmakit/verbs/internal'
 import { expect, it, onTestFinished } from 'vitest'
 import { RingConnection, RingServer, type RingServerOptions } from '../../src/index.js'
@@ -57,6 +59,28 @@ it.each([
   await expect.poll(() => failures).toEqual([expect.objectContaining({ message: 'not today' })])
   await expect.poll(() => server.counts.connections).toBe(0)
 })
+
+it.each(['', 'async'])(
+  'what onError throws is uncaught, and the connection is closed: %s onConnection',
+  async (kind) => {
+    const program = `
+    import { RingConnection, RingServer } from '@rdmakit/ring-transport'
+    const uncaught = new Promise((resolve) => process.on('uncaughtException', resolve))
+    const server = await RingServer.listen(${JSON.stringify(listenUri('shm'))}, {
+      onConnection: ${kind} () => { throw new Error('not today') },
+      onError: () => { throw new Error('mine') },
+    })
+    const connection = await RingConnection.connect(server.uri)
+    console.log((await uncaught).message, (await connection.closed).code, server.counts.connections)
+    process.exit(0)`
+    const { stdout } = await promisify(execFile)(
+      process.execPath,
+      ['--input-type=module', '--eval', program],
+      { cwd: import.meta.dirname, timeout: 20_000 },
+    )
+    expect(stdout).toBe('mine ECONNRESET 0\n')
+  },
+)
 
 it('requests wait for the handler of an onConnection that is async', async () => {
   const door = deferred<void>()
