@@ -15,7 +15,7 @@ export interface AcceptOfferOptions {
    * transport's own, within `maxTransferMemory`
    */
   readonly into?: MemoryRegion | undefined
-  /** bytes from the region's start, default 0 */
+  /** bytes from the start of `into`, default 0 */
   readonly offset?: number | undefined
   /** called with the bytes that have come, which only grow, and those of the message */
   readonly onProgress?: OnProgress | undefined
@@ -94,7 +94,8 @@ export class RingOffer {
   /**
    * Reads all of it.
    * @returns the message; `release()` it, which gives back the memory unless that was `into`
-   * @throws UsageError when it is taken already, or `into` has not the room or is not of this connection;
+   * @throws UsageError when it is taken already, `into` has not the room or is not of this connection, or there is an
+   *   `offset` without it;
    *   VerbsError EMSGSIZE beyond `maxTransferMemory` without `into`, ECANCELED when the sender withdraws,
    *   ECONNRESET when the connection breaks, ENOMEM; the signal's reason. Nothing is written to `into` any
    *   more when it rejects.
@@ -102,6 +103,7 @@ export class RingOffer {
   async accept(options: AcceptOfferOptions = {}): Promise<RingMessage> {
     const { into, offset = 0, onProgress } = inCallersContext(options)
     if (into !== undefined) this.#check(into, offset)
+    else if (offset !== 0) throw new UsageError('offset is a place in the region into, which is missing')
     this.#take()
     return await this.#settling(async () => {
       const signal = this.#signals(options.signal)

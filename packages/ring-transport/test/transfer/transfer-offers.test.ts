@@ -21,6 +21,8 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
     await expect(offer.accept({ into: await a.allocate(MIB) })).rejects.toThrow(
       /does not belong to this connection/,
     )
+    for (const offset of [1000, -1, Number.NaN])
+      await expect(offer.accept({ offset })).rejects.toThrow(/offset is a place/)
     const part = into.protectionDomain.registerMemoryRegion(new Uint8Array(MIB).subarray(100))
     await expect(offer.accept({ into: part })).rejects.toThrow(/not a whole ArrayBuffer/)
     part.close()
