@@ -1,5 +1,7 @@
 // MPA connection setup with raw peers on either side: revisions, Ready-To-Receive messages, CRC and read
 // depths as agreed on, and peers that never get through.
+#include <semaphore>
+
 #include "raw_peer.h"
 
 namespace iwarp_handshake_stress {
@@ -113,6 +115,30 @@ void old_responders() {
   }
 }
 
+// So does one whose application accepts, and closes before the progress thread has sent the reply.
+void accepted_and_closed() {
+  Listener listener;
+  RawPeer peer(listener);
+  peer.send(build_mpa(enhanced_request()));
+  CmEvent event = listener.events->expect(CmEvent::Type::connect_request);
+  std::binary_semaphore kept{0}, let_go{0};
+  Id other;
+  other.id->set_sink([&](CmEvent&&) {
+    kept.release();
+    let_go.acquire();
+  });
+  const sockaddr_in anywhere = loopback(1);
+  CHECK(other.id->resolve(reinterpret_cast<const sockaddr*>(&anywhere), sizeof anywhere, kHangMs) == 0);
+  kept.acquire();
+  End end(Id(std::move(event.request)), {});
+  ConnectParameters parameters;
+  parameters.qp = end.qp;
+  CHECK(end.id.id->accept(parameters) == 0);
+  end.id.id->close();
+  let_go.release();
+  CHECK(peer.receive_frame().reject && peer.receive(1).empty());
+}
+
 // The answers that a responder may and may not give to an offer (RFC 6581).
 void replies() {
   const auto answer = [](const std::function<void(MpaFrame&)>& change) {
@@ -168,6 +194,7 @@ void silent_peers() {
 }
 
 STRESS(iwarp_handshake) {
+  timed("accepted and closed", accepted_and_closed);  // keeps the progress thread from the others
   side_by_side({
       {"silent peers", silent_peers},
       {"revision 1", revision_one_peer},

@@ -15,8 +15,9 @@ Connection::Connection()
     : ConnectionOf(ProgressThread::instance(), device_context(), kMpaMaxPrivateData - kMpaEnhancedLength) {}
 
 void Connection::closing() {
-  // An initiator without an answer takes this for a responder of revision 1, and asks again.
-  if (state_ == State::requested && !answered_) send_rejection({});
+  // An initiator without an answer takes this for a responder of revision 1, and asks again. In this state
+  // none has been sent, even if accept was called: the progress thread was to send it.
+  if (state_ == State::requested) send_rejection({});
 }
 
 int Connection::resolve(const sockaddr* address, socklen_t length, int timeout_ms) {
