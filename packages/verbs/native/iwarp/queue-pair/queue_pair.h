@@ -209,9 +209,10 @@ class QueuePair : public software::QueuePairBase {
   bool append_immediate(const SendWork& work, bool send_follows);
   bool append_read_request(SendWork& work);
   Result append_response(bool& fits);
-  enum class Sent { all, blocked, dead };
+  enum class Sent { all, blocked, dead, unmapped };
   Sent send_batch();
   Failure gone_under_batch();
+  Failure unmapped_under_batch() const;
   void set_backlog(bool backlog);
 
   // queue_pair_atomic.cc: the first two under send_mutex_, the others under receive_mutex_
@@ -266,6 +267,7 @@ class QueuePair : public software::QueuePairBase {
   MemoryTable::Pin pin_for_peer(uint32_t stag, int access, uint64_t address, uint64_t length,
                                 MemoryTable::Fault& fault) const;
   Result resolve(const Placement& placement, uint64_t offset, uint32_t length, Target& target);
+  Failure no_place(const Placement& placement, uint32_t length, MemoryTable::Fault fault);
   bool gather(const ibv_pd* domain, const ibv_sge* sges, uint32_t count, uint64_t offset, uint32_t length,
               int access, Target& target) const;
 

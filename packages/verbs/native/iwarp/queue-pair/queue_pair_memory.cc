@@ -40,6 +40,30 @@ TerminateCode rdmap_fault(MemoryTable::Fault fault) {
   }
 }
 
+// Whose fault it is that a payload cannot be placed. `fault`: a WRITE's.
+Failure QueuePair::no_place(const Placement& placement, uint32_t length, MemoryTable::Fault fault) {
+  if (placement.tagged) {
+    Segment segment;
+    segment.tagged = true;
+    segment.last = true;
+    segment.opcode = Opcode::write;
+    segment.stag = placement.stag;
+    segment.offset = placement.address;
+    segment.header_length = kTaggedHeaderLength;
+    segment.payload_length = length;
+    return Failure::blame(write_fault(fault), segment);
+  }
+  Failure failure = Failure::protocol(terminate::local_catastrophic);
+  if (placement.failed_is_receive) {
+    failure.receive_status = IBV_WC_LOC_PROT_ERR;
+  } else {
+    failure.send_status = IBV_WC_LOC_PROT_ERR;
+    const std::lock_guard lock(send_mutex_);
+    failure.send_index = reads_[reads_head_ % kMaxReadDepth];
+  }
+  return failure;
+}
+
 // Hot path.
 MemoryTable::Pin QueuePair::pin_for_peer(uint32_t stag, int access, uint64_t address, uint64_t length,
                                          MemoryTable::Fault& fault) const {
@@ -57,17 +81,7 @@ QueuePair::Result QueuePair::resolve(const Placement& placement, uint64_t offset
     const uint64_t address = placement.address + offset;
     MemoryTable::Fault fault;
     target.pins[0] = pin_for_peer(placement.stag, IBV_ACCESS_REMOTE_WRITE, address, length, fault);
-    if (!target.pins[0]) {
-      Segment segment;
-      segment.tagged = true;
-      segment.last = true;
-      segment.opcode = Opcode::write;
-      segment.stag = placement.stag;
-      segment.offset = placement.address;
-      segment.header_length = kTaggedHeaderLength;
-      segment.payload_length = length;
-      return Failure::blame(write_fault(fault), segment);
-    }
+    if (!target.pins[0]) return no_place(placement, length, fault);
     target.pieces[0] = {reinterpret_cast<void*>(address), length};
     target.count = 1;
     return std::nullopt;
@@ -77,15 +91,7 @@ QueuePair::Result QueuePair::resolve(const Placement& placement, uint64_t offset
              IBV_ACCESS_LOCAL_WRITE, target)) {
     return std::nullopt;
   }
-  Failure failure = Failure::protocol(terminate::local_catastrophic);
-  if (placement.failed_is_receive) {
-    failure.receive_status = IBV_WC_LOC_PROT_ERR;
-  } else {
-    failure.send_status = IBV_WC_LOC_PROT_ERR;
-    const std::lock_guard lock(send_mutex_);
-    failure.send_index = reads_[reads_head_ % kMaxReadDepth];
-  }
-  return failure;
+  return no_place(placement, length, MemoryTable::Fault::unknown);
 }
 
 // False when the list is too short, or a part of it is not memory that allows `access`.

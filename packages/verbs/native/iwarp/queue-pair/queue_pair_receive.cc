@@ -114,6 +114,8 @@ ssize_t QueuePair::read_into_target(size_t& asked, Result& failure) {
   message.msg_iov = target.pieces.data();
   message.msg_iovlen = target.count + 1;
   const ssize_t got = ::recvmsg(socket_fd_, &message, MSG_DONTWAIT);
+  if (got < 0 && errno == EFAULT) [[unlikely]]  // registered, but not mapped: as if it was neither
+    failure = no_place(stream_.placement, left, MemoryTable::Fault::unknown);
   if (got <= 0) return got;
   size_t placed = std::min(static_cast<size_t>(got), size_t{left});
   end_ = static_cast<size_t>(got) - placed;

@@ -47,6 +47,8 @@ QueuePair::Result QueuePair::transmit(int sends) {
       dead_ = true;
       return std::nullopt;
     }
+    if (sent == Sent::unmapped) [[unlikely]]
+      return unmapped_under_batch();
     if (sent == Sent::blocked || --sends <= 0) {
       // After the last send there may be nothing left; the thread that continues will find out.
       set_backlog(true);
@@ -74,10 +76,21 @@ Failure QueuePair::gone_under_batch() {
   return failure;
 }
 
+// Memory is registered, but not mapped: that of the request whose byte is the next one to be sent.
+Failure QueuePair::unmapped_under_batch() const {
+  Failure failure = Failure::protocol(terminate::local_catastrophic);
+  uint32_t index = send_head_;
+  while (index != send_next_ && send_work(index).end_position <= sent_position_) index++;
+  failure.send_status = IBV_WC_LOC_PROT_ERR;
+  failure.send_index = index;
+  return failure;
+}
+
 QueuePair::Sent QueuePair::send_batch() {
+  bool one_by_one = false;
   while (!batch_.empty()) {
     ssize_t sent;
-    if (batch_.piece_count() == 1) {
+    if (one_by_one || batch_.piece_count() == 1) {
       sent = ::send(socket_fd_, batch_.pieces()->iov_base, batch_.pieces()->iov_len,
                     MSG_DONTWAIT | MSG_NOSIGNAL);
     } else {
@@ -88,6 +101,12 @@ QueuePair::Sent QueuePair::send_batch() {
     }
     if (sent < 0) {
       if (errno == EINTR) continue;
+      if (errno == EFAULT) [[unlikely]] {
+        // The kernel copies several pieces before it says so of one. By itself each good one is sent.
+        if (one_by_one) return Sent::unmapped;
+        one_by_one = true;
+        continue;
+      }
       return errno == EAGAIN || errno == ENOBUFS || errno == ENOMEM ? Sent::blocked : Sent::dead;
     }
     sent_position_ += static_cast<uint64_t>(sent);
