@@ -1,6 +1,7 @@
 #include "iwarp/poll_set.h"
 
 #include <array>
+#include <cerrno>
 
 #include "base/epoll.h"
 #include "iwarp/queue-pair/queue_pair.h"
@@ -29,9 +30,10 @@ uint64_t PollSet::add(QueuePair* queue_pair, int fd, uint32_t events) {
   slot.queue_pair = queue_pair;
   slot.generation = (slot.generation + 1) & 0x3fffffff;
   const uint64_t token = uint64_t{slot.generation} << 32 | (number + 1);
-  if (epoll_watch(epoll_.get(), EPOLL_CTL_ADD, fd, events, {.u64 = token}) != 0) {
+  if (const int error = epoll_watch(epoll_.get(), EPOLL_CTL_ADD, fd, events, {.u64 = token}); error != 0) {
     slot.queue_pair = nullptr;
     free_.push_back(number);
+    errno = error;
     return 0;
   }
   return token;

@@ -24,7 +24,7 @@ class PollSet {
   bool ok() const { return static_cast<bool>(epoll_); }
   int fd() const { return epoll_.get(); }
 
-  // Watches `fd` for `queue_pair`. Returns the token for change() and remove(); 0 when it failed.
+  // Watches `fd` for `queue_pair`. Returns the token for change() and remove(); 0 and errno when it failed.
   uint64_t add(QueuePair* queue_pair, int fd, uint32_t events);
   void change(uint64_t token, int fd, uint32_t events);
   // No longer watches, at once and without a lock (so also from within dispatch).

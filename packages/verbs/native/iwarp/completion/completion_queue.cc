@@ -42,36 +42,43 @@ CompletionQueue::~CompletionQueue() {
   wait_for_acknowledgements();
 }
 
-void CompletionQueue::attach(QueuePair* queue_pair, int socket) {
+int CompletionQueue::attach(QueuePair* queue_pair, int socket) {
   {
     const std::lock_guard lock(members_mutex_);
     members_.push_back({queue_pair, socket, false});
-    if (progress_ == Progress::manual) watch_last();
+    if (const int error = progress_ == Progress::manual ? watch_last() : 0; error != 0) {
+      members_.pop_back();  // a set that watches only some would leave out the others
+      return error;
+    }
   }
   // The thread that failed the members may have passed this one before.
   if (overrun_.load()) queue_pair->fail(overrun_failure());
+  return 0;
 }
 
-void CompletionQueue::watch_last() {
-  if (channel_ != nullptr) {
-    watch(members_.back(), channel_->poll_set());
-  } else if (members_.size() > kMembersTriedDirectly) {
+int CompletionQueue::watch_last() {
+  if (channel_ != nullptr) return watch(members_.back(), channel_->poll_set());
+  if (members_.size() > kMembersTriedDirectly) {
     if (own_set_ == nullptr) {
       auto set = std::make_unique<PollSet>();
-      if (!set->ok()) return;  // out of descriptors: continue one by one
+      if (!set->ok()) return 0;  // out of descriptors: continue one by one
       own_set_ = std::move(set);
     }
     for (Member& member : members_) {
-      if (!member.watched) watch(member, *own_set_);
+      const int error = member.watched ? 0 : watch(member, *own_set_);
+      if (error != 0) return error;
     }
   }
+  return 0;
 }
 
-void CompletionQueue::watch(Member& member, PollSet& set) {
+int CompletionQueue::watch(Member& member, PollSet& set) {
   const uint64_t token = set.add(member.queue_pair, member.socket, EPOLLIN);
-  // 0 also when both queues of the queue pair share the set and it is watched already.
+  // When both queues of the queue pair share the set it is watched already.
+  if (token == 0 && errno != EEXIST) return errno;
   if (token != 0) member.queue_pair->watch_with(&set, token);
   member.watched = true;
+  return 0;
 }
 
 void CompletionQueue::detach(QueuePair* queue_pair) {

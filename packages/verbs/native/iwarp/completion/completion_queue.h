@@ -64,8 +64,9 @@ class CompletionQueue : public software::CompletionQueueBase {
 
   // A queue pair with a live socket joins. A queue with manual progress watches the socket in its
   // channel's poll set, or, when it has no channel, in one of its own as soon as there are too many
-  // queue pairs to try one by one. Tells the queue pair through watch_with().
-  void attach(QueuePair* queue_pair, int socket);
+  // queue pairs to try one by one. Tells the queue pair through watch_with(). 0, or an errno value: it has
+  // not joined.
+  [[nodiscard]] int attach(QueuePair* queue_pair, int socket);
   void detach(QueuePair* queue_pair);
 
  private:
@@ -97,8 +98,8 @@ class CompletionQueue : public software::CompletionQueueBase {
     int socket;
     bool watched;
   };
-  void watch(Member& member, PollSet& set);
-  void watch_last();
+  static int watch(Member& member, PollSet& set);
+  int watch_last();
   std::vector<Member> members_;
   std::unique_ptr<PollSet> own_set_;
 

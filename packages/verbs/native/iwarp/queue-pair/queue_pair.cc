@@ -187,11 +187,12 @@ int QueuePair::start(StartParameters&& parameters) {
   if (send_queue()->progress_mode() == Progress::automatic) {
     PollSet& set = ProgressThread::instance().poll_set();
     const uint64_t token = set.add(this, socket_fd_, EPOLLIN);
-    if (token == 0) return ENOMEM;  // the caller fails this queue pair
+    if (token == 0) return errno;  // the caller fails this queue pair
     watch_with(&set, token);
   }
-  send_queue()->attach(this, socket_fd_);
-  if (receive_queue() != send_queue()) receive_queue()->attach(this, socket_fd_);
+  int error = send_queue()->attach(this, socket_fd_);
+  if (error == 0 && receive_queue() != send_queue()) error = receive_queue()->attach(this, socket_fd_);
+  if (error != 0) return error;
   if (!parameters.received.empty()) progress(EPOLLIN, Contention::wait);
   return 0;
 }
