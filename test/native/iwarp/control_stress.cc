@@ -100,6 +100,55 @@ void states() {
   CHECK(provider().modify_qp(pair.client->qp, &attributes, IBV_QP_STATE) == EOPNOTSUPP);
 }
 
+// A receive that is posted in the error state, just before RESET and INIT, flushes none that come later.
+void posted_before_reset(int rounds) {
+  ibv_pd* pd = provider().alloc_pd(context());
+  ibv_cq* cq = provider().create_cq(context(), 16, nullptr, nullptr, Progress::manual);
+  ibv_qp_init_attr init{};
+  init.qp_type = IBV_QPT_RC;
+  init.send_cq = init.recv_cq = cq;
+  init.cap = {8, 8, 1, 1, 0};
+  ibv_qp* qp = provider().create_qp(pd, &init);
+  const auto move = [&](ibv_qp_state state) {
+    ibv_qp_attr attributes{};
+    attributes.qp_state = state;
+    CHECK(provider().modify_qp(qp, &attributes, IBV_QP_STATE) == 0);
+  };
+  const auto post = [&](uint64_t wr_id) {
+    ibv_recv_wr receive{}, *bad = nullptr;
+    receive.wr_id = wr_id;
+    return ibv_post_recv(qp, &receive, &bad);
+  };
+  std::atomic<int> begun{0}, ended{0};
+  std::thread other([&] {
+    for (int round = 1; round <= rounds; round++) {
+      while (begun < round) {
+      }
+      const int error = post(1);
+      CHECK(error == 0 || error == EINVAL);
+      ended = round;
+    }
+  });
+  for (int round = 1; round <= rounds; round++) {
+    move(IBV_QPS_INIT);
+    move(IBV_QPS_ERR);
+    begun = round;
+    for (volatile int pause = round % 64; pause > 0; pause = pause - 1) {
+    }
+    move(IBV_QPS_RESET);
+    move(IBV_QPS_INIT);
+    CHECK(post(2) == 0);
+    while (ended < round) std::this_thread::yield();
+    ibv_wc wc;
+    CHECK(ibv_poll_cq(cq, 1, &wc) == 0, "round %d: %d of %d", round, wc.status, static_cast<int>(wc.wr_id));
+    move(IBV_QPS_RESET);
+  }
+  other.join();
+  CHECK(provider().destroy_qp(qp) == 0);
+  CHECK(provider().destroy_cq(cq) == 0);
+  CHECK(provider().dealloc_pd(pd) == 0);
+}
+
 // IBV_QP_ACCESS_FLAGS hold for every region.
 void access_flags() {
   for (const bool read : {true, false}) {
@@ -322,6 +371,7 @@ void reregister() {
 STRESS(iwarp_control) {
   timed("device", device);
   timed("states", states);
+  timed("posted before reset", [] { posted_before_reset(effort(2'000)); });
   timed("access flags", access_flags);
   timed("resize", resize);
   for (const Progress mode : {Progress::manual, Progress::automatic})

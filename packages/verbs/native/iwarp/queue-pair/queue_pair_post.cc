@@ -160,7 +160,8 @@ int QueuePair::post_receive(ibv_recv_wr* request, ibv_recv_wr** bad) {
   // fail_locked() sets the state and then flushes, this publishes and then looks: one sees the other.
   if (state_.load(std::memory_order_seq_cst) == State::error) [[unlikely]] {
     const std::lock_guard lock(receive_mutex_);
-    flush_receives(Failure{});
+    // After a RESET meanwhile, what is in the queue was posted in another life.
+    if (state_.load() == State::error) flush_receives(Failure{});
   }
   return error;
 }
