@@ -180,6 +180,60 @@ void replies() {
   CHECK(terminated(answer([](MpaFrame& reply) { reply.rtr_write = false; }), terminate::mpa_no_rtr));
 }
 
+// An empty READ as the Ready-To-Receive message is one of the READs at once for its initiator; its responder
+// allows for one that does not count it.
+void read_that_says_ready() {
+  {
+    RawListener listener;
+    Initiator initiator(listener, {}, 1);
+    End& end = *initiator.end;
+    RawPeer peer(listener.accept());
+    MpaFrame reply = peer.receive_frame();
+    reply.reply = true;
+    reply.rtr_write = false;
+    peer.send(build_mpa(reply));
+    CHECK(peer.receive_fpdu() == read_request(1, ReadRequest{}));
+    end.id.events->expect(CmEvent::Type::established);
+    Memory memory(end.pd, 16);
+    post(end, {.wr_id = 1, .opcode = IBV_WR_RDMA_READ, .remote_address = 7, .remote_key = 8},
+         {memory.sge(0, 4)});
+    // A request that does not wait is in the socket when its post returns.
+    uint8_t byte;
+    CHECK(::recv(peer.descriptor(), &byte, 1, MSG_DONTWAIT | MSG_PEEK) < 0 && errno == EAGAIN);
+    peer.send(fpdu(tagged(Opcode::read_response, 0, 0, {})));
+    const Bytes asked = peer.receive_fpdu();
+    const ReadRequest request = parse_read_request(asked.data() + kUntaggedHeaderLength);
+    CHECK(asked == read_request(2, request) && request.length == 4);
+    peer.send(fpdu(tagged(Opcode::read_response, request.sink_stag, request.sink_offset, {9, 8, 7, 6})));
+    end.expect(1);
+  }
+  const auto ask = [](uint16_t depth, uint32_t more) {
+    MpaFrame request = enhanced_request();
+    request.rtr_write = false;
+    request.rtr_read = true;
+    request.ord = depth;
+    auto victim = std::make_unique<Victim>(Progress::automatic, request, false);
+    Bytes together = fpdu(read_request(1, {5, 6, 0, 0, 0}));
+    for (uint32_t i = 0; i < more; i++)
+      together += fpdu(read_request(2 + i, {5, i, 1, victim->key(), victim->memory->address(i)}));
+    victim->peer.send(together);
+    victim->end->id.events->expect(CmEvent::Type::established);
+    return victim;
+  };
+  for (const uint16_t depth : {0, 1, 4}) {
+    const auto victim = ask(depth, depth);
+    CHECK(victim->peer.receive_fpdu() == tagged(Opcode::read_response, 5, 6, {}));
+    for (uint32_t i = 0; i < depth; i++)
+      CHECK(victim->peer.receive_fpdu() == tagged(Opcode::read_response, 5, i, {victim->memory->bytes[i]}));
+    CHECK(ask(depth, depth + 1)->peer.receive_terminate() == terminate::ddp_no_buffer);
+  }
+  // No other empty READ is for nothing.
+  const auto victim = ask(0, 0);
+  CHECK(victim->peer.receive_fpdu() == tagged(Opcode::read_response, 5, 6, {}));
+  victim->peer.send(fpdu(read_request(2, {5, 6, 0, 0, 0})));
+  CHECK(victim->peer.receive_terminate() == terminate::ddp_no_buffer);
+}
+
 // Peers that connect and say nothing: their places are limited, and taken back after the deadline.
 void silent_peers() {
   Listener listener;
@@ -201,6 +255,7 @@ STRESS(iwarp_handshake) {
       {"old responders", old_responders},
       {"replies", replies},
       {"other setups", other_setups},
+      {"READ that says ready", read_that_says_ready},
   });
   std::puts("ok");
   return 0;

@@ -209,6 +209,7 @@ class QueuePair : public software::QueuePairBase {
   bool append_immediate(const SendWork& work, bool send_follows);
   bool append_read_request(SendWork& work);
   Result append_response(bool& fits);
+  void response_built();
   enum class Sent { all, blocked, dead, unmapped };
   Sent send_batch();
   Failure gone_under_batch();
@@ -324,9 +325,11 @@ class QueuePair : public software::QueuePairBase {
   std::array<uint32_t, kMaxReadDepth> reads_;  // send queue indices of what waits for a response
   uint32_t reads_head_ = 0;
   uint32_t reads_tail_ = 0;
-  std::array<Response, kMaxReadDepth> responses_;
-  uint32_t responses_head_ = 0;
-  uint32_t responses_tail_ = 0;
+  bool rtr_response_wanted_ = false;  // to this side's first READ; written under receive_mutex_ too
+  bool rtr_read_waits_ = false;       // in responses_: the peer's, for which there is a place more
+  std::array<Response, kMaxReadDepth + 1> responses_;
+  uint32_t responses_head_ = 0;  // the place of the oldest
+  uint32_t responses_count_ = 0;
   std::unique_ptr<uint8_t[]> stage_;  // payloads of READ responses in batch_, from its start
   uint32_t stage_size_ = 0;
   uint32_t stage_used_ = 0;
@@ -360,7 +363,6 @@ class QueuePair : public software::QueuePairBase {
   bool large_next_ = false;  // a large FPDU has come, and no full read without one since
   bool peer_spoke_ = false;
   bool transmit_wanted_ = false;
-  bool rtr_response_wanted_ = false;
   uint32_t expected_send_ = 1;
   uint32_t expected_read_request_ = 1;
   uint32_t expected_atomic_response_ = 1;

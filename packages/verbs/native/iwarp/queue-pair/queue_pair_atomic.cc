@@ -73,8 +73,7 @@ QueuePair::Result QueuePair::append_atomic_response(const AtomicRequest& request
   build_segment(batch_.write(kUntaggedHeaderLength), segment);
   build_atomic_response(batch_.write(kAtomicResponseLength), response);
   built_position_ += batch_.end_fpdu();
-  responses_head_++;
-  cursor_.active = false;
+  response_built();
   return std::nullopt;
 }
 

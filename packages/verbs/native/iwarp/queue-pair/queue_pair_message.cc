@@ -210,22 +210,25 @@ QueuePair::Result QueuePair::finish_read_request(const Segment& segment, const u
 
 // False when the peer has asked for more than was negotiated (IRD, RFC 6581).
 bool QueuePair::queue_response(const Response& response) {
-  // A zero-length READ as the peer's Ready-To-Receive message takes no place of the negotiated depth.
+  // An empty READ as the peer's Ready-To-Receive message, which is its first, takes no place of the
+  // negotiated depth: a peer may not count it.
+  constexpr uint32_t kFirst = 1;
   const bool empty = !response.atomic && response.read.length == 0;
-  const uint32_t depth = empty ? std::max(inbound_reads_, 1u) : inbound_reads_;
   const std::lock_guard lock(send_mutex_);
-  if (responses_tail_ - responses_head_ >= depth) return false;
-  responses_[responses_tail_++ % kMaxReadDepth] = response;
+  if (empty && expected_read_request_ == kFirst + 1) rtr_read_waits_ = true;
+  if (responses_count_ >= inbound_reads_ + (rtr_read_waits_ ? 1 : 0)) return false;
+  responses_[(responses_head_ + responses_count_++) % responses_.size()] = response;
   transmit_wanted_ = true;
   return true;
 }
 
 QueuePair::Result QueuePair::finish_read_response(const Segment& segment) {
+  const std::lock_guard lock(send_mutex_);
   if (rtr_response_wanted_) {
     rtr_response_wanted_ = false;
+    if (send_next_ != send_tail_) transmit_wanted_ = true;
     return std::nullopt;
   }
-  const std::lock_guard lock(send_mutex_);
   SendWork& work = send_work(reads_[reads_head_ % kMaxReadDepth]);
   work.received += segment.payload_length;
   if (segment.last) response_complete(work);

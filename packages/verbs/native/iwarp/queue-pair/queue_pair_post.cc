@@ -177,7 +177,7 @@ void QueuePair::flush_sends(const Failure& failure) {
   send_next_ = send_head_;
   cursor_ = Cursor{};
   reads_head_ = reads_tail_;
-  responses_head_ = responses_tail_;
+  responses_count_ = 0;
 }
 
 void QueuePair::flush_receives(const Failure& failure) {

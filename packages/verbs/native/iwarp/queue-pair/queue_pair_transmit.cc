@@ -137,13 +137,15 @@ QueuePair::Result QueuePair::fill_batch() {
 // Begins the next message: own messages and READ responses take turns, and neither is cut in two by
 // the other.
 bool QueuePair::pick() {
-  const bool response = responses_head_ != responses_tail_;
+  const bool response = responses_count_ > 0;
   bool own = send_next_ != send_tail_ && (!hold_sends_ || local_work_next());
   if (own) {
     const SendWork& work = send_work(send_next_);
     const uint32_t reading = reads_tail_ - reads_head_;
-    // ORD (RFC 6581): excess READs and atomics, and everything behind them, wait here.
-    if (work.answered && reading >= std::max(outbound_reads_, 1u)) own = false;
+    // ORD (RFC 6581): excess READs and atomics, and everything behind them, wait here. An empty READ as the
+    // Ready-To-Receive message is one of those at once.
+    const uint32_t at_once = rtr_response_wanted_ ? reading + 1 : reading;
+    if (work.answered && at_once >= std::max(outbound_reads_, 1u)) own = false;
     if (work.fence && reading > 0) own = false;
   }
   if (!response && !own) return false;
@@ -332,7 +334,7 @@ bool QueuePair::append_read_request(SendWork& work) {
 // that are sent, so they are copied first: short ones into the scratch buffer, others one behind the other
 // into the stage, which is free again when the batch is sent.
 QueuePair::Result QueuePair::append_response(bool& fits) {
-  const Response& response = responses_[responses_head_ % kMaxReadDepth];
+  const Response& response = responses_[responses_head_];
   if (response.atomic) return append_atomic_response(response.operation, fits);
   const ReadRequest& request = response.read;
   const uint32_t length = std::min(request.length - cursor_.offset,
@@ -367,11 +369,16 @@ QueuePair::Result QueuePair::append_response(bool& fits) {
   }
   built_position_ += batch_.end_fpdu();
   cursor_.offset += length;
-  if (segment.last) {
-    responses_head_++;
-    cursor_.active = false;
-  }
+  if (segment.last) response_built();
   return std::nullopt;
+}
+
+// The oldest is wholly in FPDUs.
+void QueuePair::response_built() {
+  responses_head_ = responses_head_ + 1 == responses_.size() ? 0 : responses_head_ + 1;
+  responses_count_--;
+  rtr_read_waits_ = false;  // it was the first
+  cursor_.active = false;
 }
 
 // End of hot path.
