@@ -137,7 +137,10 @@ export class RingOffer {
         `chunkSize must be a whole number from ${LEAST_CHUNK} to ${most}, not ${chunkSize}`,
       )
     this.#take()
-    return interruptible((left) => this.#chunks(chunkSize, inCallersContext(options), left))
+    return interruptible(
+      (left) => this.#chunks(chunkSize, inCallersContext(options), left),
+      () => this.#settle(restRefused()),
+    )
   }
 
   /**
@@ -163,12 +166,7 @@ export class RingOffer {
     options: ChunkOptions,
     left: AbortSignal,
   ): AsyncGenerator<Uint8Array, void, void> {
-    let failure: unknown = new VerbsError(
-      'ECANCELED',
-      'transmit',
-      'the peer',
-      'the receiver refused the rest',
-    )
+    let failure: unknown = restRefused()
     let lease: Awaited<ReturnType<TransferMemory['acquire']>> | undefined
     let pull: Pull | undefined
     try {
@@ -262,6 +260,11 @@ export class RingOffer {
   #signals(...signals: (AbortSignal | undefined)[]): AbortSignal {
     return AbortSignal.any([this.#over.signal, ...signals.filter((one) => one !== undefined)])
   }
+}
+
+/** Why a sender's message ends whose chunks are left. */
+function restRefused(): VerbsError {
+  return new VerbsError('ECANCELED', 'transmit', 'the peer', 'the receiver refused the rest')
 }
 
 /** Waits for a pull; when `signal` aborts, until nothing of it is under way any more. */

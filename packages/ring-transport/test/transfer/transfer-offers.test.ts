@@ -89,6 +89,19 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
     expect(Buffer.compare(message.data, pattern(MIB, 1))).toBe(0)
     message.release()
   })
+  it.each(['return', 'throw'] as const)(
+    'whose chunks are left before the first are refused: %s',
+    async (way) => {
+      const { a, b } = await connected()
+      const offered = next(b.offers)
+      const sent = a.transmit(pattern(MIB, 1))
+      const chunks = (await offered).chunks()
+      await chunks[way](new Error('mine') as never).catch(() => {})
+      await expect(sent).rejects.toMatchObject({ name: 'RemoteError', code: 'ECANCELED' })
+      expect(await chunks.next()).toEqual({ done: true, value: undefined })
+      expect(b.statistics()).toMatchObject({ transfersInFlight: 0, transferMemory: 0 })
+    },
+  )
   it('whose loop is left early are refused, and the next is served', async () => {
     const { a, b } = await connected()
     const offers: RingOffer[] = []
