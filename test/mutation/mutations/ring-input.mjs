@@ -14,8 +14,8 @@ export const mutations = [
   {
     name: 'immediate-is-looked-at-when-connected',
     file: source('client/client'),
-    find: "    checkImmediate(rest.immediate)\n    return await this.#current.whileOpen('request'",
-    replace: "    return await this.#current.whileOpen('request'",
+    find: '    checkImmediate(rest.immediate)\n    const current = this.#current',
+    replace: '    const current = this.#current',
     why: 'A wrong immediate is a time-out where there is no connection, and misuse where there is one.',
     tests: [unit('client/client-streams')],
   },

@@ -109,10 +109,8 @@ export const mutations = [
   {
     name: 'ring-of-any-size',
     file: source('setup/establish'),
-    find: `  if (2 ** log2Capacity > chosen.maxPeerCapacity)
-`,
-    replace: `  if (log2Capacity < 0)
-`,
+    find: 'if (!takesRing(peer, maxPeerCapacity))',
+    replace: 'if (!takesRing(peer, Number.POSITIVE_INFINITY))',
     why: 'A server with a large ring makes its client allocate as much.',
     tests: [unit('setup/wrong-answer')],
   },
@@ -272,9 +270,9 @@ export const mutations = [
   {
     name: 'generator-is-left-when-something-comes',
     file: source('base/interruptible'),
-    find: `      leave.abort()
-      return await inner.return()`,
-    replace: '      return await inner.return()',
+    find: `    leave.abort()
+    if (!begun) unbegun()`,
+    replace: '    if (!begun) unbegun()',
     why: 'Leaving the loop over batches or chunks waits for a message that may never come.',
     tests: [unit('receiving/receiving'), unit('transfer/transfer-offers')],
   },

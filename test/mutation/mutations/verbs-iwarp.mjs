@@ -122,8 +122,8 @@ export const mutations = [
   {
     name: 'iwarp-one-read-too-many',
     file: source('queue-pair/queue_pair_message.cc'),
-    find: 'if (responses_tail_ - responses_head_ >= depth) return false;',
-    replace: 'if (responses_tail_ - responses_head_ > depth) return false;',
+    find: 'if (responses_count_ >= inbound_reads_ + (rtr_read_waits_ ? 1 : 0)) return false;',
+    replace: 'if (responses_count_ > inbound_reads_ + (rtr_read_waits_ ? 1 : 0)) return false;',
     why: 'A peer may have one READ more under way than was agreed on.',
     tests: ['native asan iwarp_wire', 'native asan iwarp_atomic_wire', 'native asan iwarp_hostile'],
   },
@@ -146,8 +146,8 @@ export const mutations = [
   {
     name: 'iwarp-reads-beyond-ord',
     file: source('queue-pair/queue_pair_transmit.cc'),
-    find: 'if (work.answered && reading >= std::max(outbound_reads_, 1u)) own = false;',
-    replace: 'if (work.answered && reading > std::max(outbound_reads_, 1u)) own = false;',
+    find: 'if (work.answered && at_once >= std::max(outbound_reads_, 1u)) own = false;',
+    replace: 'if (work.answered && at_once > std::max(outbound_reads_, 1u)) own = false;',
     why: 'More READs are sent than the peer has said that it takes, which ends the connection.',
     tests: ['native asan iwarp_atomic', 'native asan iwarp_handshake', 'native asan iwarp_operations'],
   },

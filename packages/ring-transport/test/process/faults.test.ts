@@ -49,7 +49,7 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
   it('what a peer may take of memory is counted: rings, its requests, and answers that it does not take', async () => {
     const capacity = 2 ** 16
     await using ends = await pair(uri(), { capacity }, { capacity })
-    const rings = 2 * capacity
+    const rings = 2 * (capacity + 2 ** 14) // with the smaller window
     expect([ends.a.memory, ends.b.memory]).toEqual([rings, rings])
     const release = await blockedRing(ends)
     const asked = 8
