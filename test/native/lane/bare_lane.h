@@ -44,12 +44,19 @@ class BareLane final : public OperationListener {
   }
   // Every request is over, and everything that was taken is free again.
   ~BareLane() {
-    turns();
-    CHECK(requests->quiet() && answers().empty() && unsent() == 0);
-    socket->drop();
-    requests->drop();
+    if (!dropped_) {
+      turns();
+      CHECK(requests->quiet() && answers().empty() && unsent() == 0);
+      drop();
+    }
     requests->check_rest();
     CHECK(queue->outstanding() == 0);
+  }
+  // As a lane drops a connection that has failed.
+  void drop() {
+    socket->drop();
+    requests->drop();
+    dropped_ = true;
   }
 
   // The client sends it, as soon as the socket has room.
@@ -90,6 +97,10 @@ class BareLane final : public OperationListener {
   // The server of every other slab has failed, and is back with its memory empty: at the next index, as
   // control would have it.
   void come_back(uint32_t half) {
+    come_back_later(half);
+    turns();
+  }
+  void come_back_later(uint32_t half) {
     const uint32_t gone = at_[half];
     at_[half] = connect();
     for (uint32_t slab = half; slab < kSize / kSlab; slab += 2) {
@@ -99,13 +110,13 @@ class BareLane final : public OperationListener {
                           .live = true};
       CHECK(volume.move_replica(slab, gone, moved) == 0);
     }
-    turns();
   }
-  // The client closes without DISC, and still takes answers.
+  // The client closes, and still takes answers.
   void leave() {
-    CHECK(shutdown(client_.get(), SHUT_WR) == 0);
+    shut();
     turns();
   }
+  void shut() { CHECK(shutdown(client_.get(), SHUT_WR) == 0); }
   // Those that came since the last call.
   std::vector<Answer> answers() { return std::exchange(answers_, {}); }
 
@@ -177,6 +188,7 @@ class BareLane final : public OperationListener {
   std::vector<uint8_t> memory_ = std::vector<uint8_t>(Arena::kBytes);
   const Arena arena_{memory_.data()};
   UniqueFd client_;
+  bool dropped_ = false;
   std::vector<uint8_t> unsent_;
   size_t sent_ = 0;
   std::vector<Answer> answers_;

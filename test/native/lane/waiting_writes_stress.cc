@@ -93,6 +93,36 @@ void all_operations_wait() {
     CHECK(lane.state(page * kPage) == (is_zeros(page) ? PageState::unset : PageState::written));
 }
 
+// A client closes while all operations wait, so that the rest of what it sent has not been looked at. With
+// DISC at its end it waits for its answer.
+void a_client_leaves_with_its_rest_unread(bool farewell) {
+  BareLane lane;
+  const std::vector<uint8_t> data = take_all_operations(lane, kLength - kPieceBytes / 2);
+  for (const uint32_t server : {0, 1}) lane.set_mode(server, Mode::dead);
+  send_rest(lane, data);
+  if (farewell) lane.begin(kCmdDisconnect, 2, 0, 0);
+  lane.leave();
+  CHECK((lane.answers() == (farewell ? Answers{} : Answers{{1, kEio}})) &&
+        lane.requests->quiet() == !farewell);
+  for (const uint32_t half : {0, 1}) lane.come_back(half);
+  CHECK((lane.answers() == (farewell ? Answers{{1, kOk}} : Answers{})));
+}
+
+// … and the rest will never be whole: none of it is written.
+void a_client_leaves_within_a_payload() {
+  BareLane lane;
+  const std::vector<uint8_t> data = take_all_operations(lane);
+  for (const uint32_t server : {0, 1}) lane.set_mode(server, Mode::dead);
+  lane.send(&data[size_t{kPieces} * kPieceBytes], kPieceBytes / 2);
+  for (const uint32_t half : {0, 1}) lane.come_back_later(half);
+  lane.shut();
+  CHECK(lane.socket->receive(false) && lane.requests->resume(BareLane::kNow));
+  lane.socket->take(BareLane::kNow);
+  lane.queue->flush(BareLane::kNow);
+  CHECK(lane.queue->outstanding() == 0 && lane.socket->failure() != nullptr);
+  lane.drop();
+}
+
 // All operations wait, and each needs one more, since its pages are not alike any more: the request fails.
 void all_operations_need_another() {
   BareLane lane;
@@ -127,6 +157,9 @@ STRESS(lane_waiting_writes) {
   timed("an answered error", an_answered_error_ends_all_parts);
   timed("a client that leaves", a_client_that_leaves_ends_what_waits);
   timed("all operations wait", all_operations_wait);
+  for (const bool farewell : {false, true})
+    timed("unread", [=] { a_client_leaves_with_its_rest_unread(farewell); });
+  timed("within a payload", a_client_leaves_within_a_payload);
   timed("all operations need another", all_operations_need_another);
   timed("the lane has no operation", the_lane_has_no_operation);
   return 0;

@@ -231,7 +231,7 @@ export class RingClient {
 
   /**
    * Messages of the peer in batches, across connections: see {@link RingConnection.batches}. It ends when the
-   * client closes.
+   * client closes. For a consumer that is busy while connections come and go, what had arrived on the last 16 is kept.
    */
   batches(options: BatchOptions = {}): AsyncGenerator<RingBatch, void, void> {
     return this.#current.batches('batches', options)

@@ -8,6 +8,12 @@ import { checkedLimit } from '../connection/call-options.js'
 import type { RingConnection } from '../connection/connection.js'
 import type { BatchOptions, RingBatch } from '../receiving/index.js'
 
+/**
+ * Connections that are kept for a slow consumer of batches: with what had arrived, a ring each, they are memory that a
+ * peer which breaks connections can make this end take.
+ */
+const KEPT = 16
+
 /** The connection that a client has at the moment, and those who wait for one. */
 export class CurrentConnection {
   /** @see connection */
@@ -23,8 +29,8 @@ export class CurrentConnection {
   /** those who wait for a connection to open, or for the client to close */
   readonly #waiting = new Set<() => void>()
   /**
-   * For each who takes batches, the connections that it has not come to, in order: what had arrived on one that is lost
-   * can still be taken
+   * For each who takes batches, the connections that it has not come to, the last {@link KEPT}, in order: what had arrived
+   * on one that is lost can still be taken
    */
   readonly #ahead = new Set<RingConnection[]>()
 
@@ -39,7 +45,11 @@ export class CurrentConnection {
 
   set connection(connection: RingConnection | undefined) {
     this.#connection = connection
-    if (connection !== undefined) for (const ahead of this.#ahead) ahead.push(connection)
+    if (connection === undefined) return
+    for (const ahead of this.#ahead) {
+      ahead.push(connection)
+      if (ahead.length > KEPT) ahead.shift()
+    }
   }
 
   /** Those who wait for a connection look again. */

@@ -24,8 +24,8 @@ export interface RingOptions extends LivenessOptions {
   readonly poller?: PollerChoice | undefined
   /**
    * Bytes of the ring that this end receives in: a power of two, 4 KiB … 64 MiB, default 4 MiB over iwarp and 1 MiB
-   * otherwise. The largest message that the peer can send is half of it less 16 bytes. Of a ring of 256 KiB or more that
-   * the device does not pin, no more than 64 to 128 KiB become resident before a peer needs more at once.
+   * otherwise. The largest message that the peer can send is half of it less 16 bytes. Of a ring of 64 KiB or more that
+   * the device does not pin, no more than 16 to 32 KiB become resident before a peer needs more at once.
    */
   readonly capacity?: number | undefined
   /** Notifications that the peer may send ahead, 8 … 512, default 128. Each announces up to a batch of messages. */

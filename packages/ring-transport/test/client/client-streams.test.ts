@@ -95,6 +95,26 @@ it.each(['batches', 'viewBatches'] as const)(
   },
 )
 
+it('batches of a consumer that is busy for long are of the last 16 connections: 2 s', async () => {
+  const server = await listen({
+    onConnection: (connection) => connection.send(Buffer.from(`of ${connection.session?.epoch}`)),
+  })
+  const one = client(server.uri)
+  const batches = one.batches()
+  const take = async () => [...((await batches.next()).value ?? [])].map((message) => message.text())
+  expect(await take()).toEqual(['of 1'])
+  for (let epoch = 1; epoch <= 20; epoch++) {
+    await expect.poll(() => one.connection?.session?.epoch, { timeout }).toBe(epoch)
+    const connection = one.connection as RingConnection
+    if (epoch > 1) await expect.poll(() => connection.statistics().messagesWaiting).toBe(1)
+    for (const accepted of server.connections) await accepted.close()
+    await connection.closed
+  }
+  await expect.poll(() => one.connection?.session?.epoch, { timeout }).toBe(21)
+  for (let epoch = 6; epoch <= 21; epoch++) expect(await take()).toEqual([`of ${epoch}`])
+  await batches.return()
+})
+
 it.each(['consume', 'consumeViews'] as const)(
   '%s goes on with the next connection, and completes with the client',
   async (way) => {

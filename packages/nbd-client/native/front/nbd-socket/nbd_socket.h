@@ -86,6 +86,7 @@ class NbdSocket {
   bool take_payload();
   void finish_payload();
   void end_input(const char* reason);
+  bool says_farewell() const;
   bool has_whole_request() const;
   void check_end_of_file();
   void time_input();

@@ -75,7 +75,7 @@ bool NbdSocket::receive(bool waits) {
       return true;
     case InputStream::Status::ended:
       end_of_file_ = true;
-      if (!has_whole_request()) requests_.client_left();  // before what waits is tried again
+      if (!says_farewell()) requests_.client_left();  // before what waits is tried again
       return true;
     case InputStream::Status::failed:
       requests_.client_left();
@@ -97,6 +97,7 @@ size_t NbdSocket::wanted() const {
 bool NbdSocket::take(uint64_t now) {
   now_ = now;
   bool moved = false;
+  if (end_of_file_ && !input_ended_) check_end_of_file();  // nothing more of a WRITE that will never be whole
   while (!input_ended_ && failure_ == nullptr && (payload_left_ > 0 ? take_payload() : begin_request()))
     moved = true;
   if (end_of_file_ && !input_ended_) check_end_of_file();
@@ -109,6 +110,14 @@ uint32_t NbdSocket::rest_of_payload() const {
   return payload_left_ > unread ? payload_left_ - static_cast<uint32_t>(unread) : 0;
 }
 
+// At end of file: the last that came is DISC.
+bool NbdSocket::says_farewell() const {
+  const auto unread = input_.unread();
+  NbdRequest last;
+  return unread.size() >= sizeof(RequestHeader) &&
+         decode_request(unread.last(sizeof(RequestHeader)).data(), last) && last.command == kCmdDisconnect;
+}
+
 // At end of file: the client's DISC, or what it sent before it closed without.
 bool NbdSocket::has_whole_request() const {
   const size_t unread = input_.unread().size();
@@ -117,7 +126,6 @@ bool NbdSocket::has_whole_request() const {
 
 void NbdSocket::check_end_of_file() {
   if (has_whole_request()) return;
-  requests_.client_left();
   // A WRITE whose payload never came is not answered; what of it was written was never promised.
   if (payload_left_ > 0) return fail("closed by the client in the middle of a WRITE");
   end_input("closed by the client");
