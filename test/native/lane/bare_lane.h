@@ -69,7 +69,10 @@ class BareLane final : public OperationListener {
   void send_at_once(const void* bytes, size_t length) {
     const auto* const from = static_cast<const uint8_t*>(bytes);
     unsent_.insert(unsent_.end(), from, from + length);
-    while (exchange() | socket->receive(false)) continue;
+    for (bool moved = true; moved;) {
+      moved = exchange();
+      moved |= socket->receive(false);
+    }
     turns();
   }
   void begin(uint16_t command, uint64_t cookie, uint64_t offset, uint32_t length) {
