@@ -136,7 +136,10 @@ export class SessionHandshake {
       )
     this.#place.belong(String(named.id))
     // Before anything of the current client is ended, and of simultaneous claims the highest wins.
-    const claim = () => named.claim(takeOver, step.hello)
+    const claim = () => {
+      named.claim(takeOver, step.hello)
+      this.#sessions.requirePlaceToResume(named, step)
+    }
     claim()
     const goOn = () => {
       this.#requireOpen()

@@ -49,16 +49,30 @@ export class Sessions implements SessionPlaces {
 
   /** @throws Refusal EUSERS: there is no place for it */
   open(client: ProvenClient): ClientSession {
-    this.#requirePlace(client)
+    const impairment = this.#host.impairment()
+    if (impairment !== undefined)
+      throw new Refusal('EUSERS', `the server opens no new sessions: ${describeImpairment(impairment)}`)
+    const { tenant, connection } = client
+    this.#requirePlace(tenant)
+    if (!this.#memory.fits(tenant.name, connection.memory))
+      throw new Refusal(
+        'EUSERS',
+        `the control connections of tenant "${tenant.name}" have all of the server's memory that they may`,
+      )
     const session = new ClientSession(this.#host, this, client)
     this.#sessions.add(session)
     return session
   }
 
-  #requirePlace({ tenant, connection }: ProvenClient): void {
-    const impairment = this.#host.impairment()
-    if (impairment !== undefined)
-      throw new Refusal('EUSERS', `the server opens no new sessions: ${describeImpairment(impairment)}`)
+  /**
+   * A session that lingers has left its place to others, and needs one again; one whose client is there has it.
+   * @throws Refusal EUSERS: there is none; the session lingers on
+   */
+  requirePlaceToResume(session: ClientSession, { tenant }: ProvenClient): void {
+    if (session.lingering) this.#requirePlace(tenant)
+  }
+
+  #requirePlace(tenant: ProvenClient['tenant']): void {
     const { sessions } = this.#budget()
     const attended = this.those({ lingering: false })
     switch (this.#refusal(tenant.name, tenant.sessions, sessions, attended, () => 1)) {
@@ -72,11 +86,6 @@ export class Sessions implements SessionPlaces {
           `the remaining sessions of the server's ${sessions} are reserved for other tenants`,
         )
     }
-    if (!this.#memory.fits(tenant.name, connection.memory))
-      throw new Refusal(
-        'EUSERS',
-        `the control connections of tenant "${tenant.name}" have all of the server's memory that they may`,
-      )
   }
 
   mayLinger({ tenant }: ClientSession): boolean {

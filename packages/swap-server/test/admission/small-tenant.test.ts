@@ -103,6 +103,31 @@ describe('a small tenant that takes what it can', () => {
     }
   })
 
+  it('gets past its part of the sessions neither by leaving and resuming them', async () => {
+    const resume = (left: SwapServerSession) =>
+      SwapServerSession.resume([uri], left.identity, {
+        tenant: 'small',
+        key: keys.small as Key,
+        linger: 60_000,
+      }).then((made) => open.push(made))
+    const part = MAX_SESSIONS - KEPT
+    for (let i = 0; i < part; i++) await session('small', { linger: 60_000 })
+    const left = open.splice(0)
+    for (const each of left) await each.leave()
+    await eventually(() => server.lingeringSessions === part)
+    for (let i = 0; i < part; i++) await session('small', { linger: 60_000 })
+    for (const each of left) await expect(resume(each)).rejects.toMatchObject({ code: 'EUSERS' })
+    expect(server.lingeringSessions).toBe(part)
+    for (let i = 0; i < KEPT; i++) await session('prod')
+    // Taken from a client that has it, a session keeps its place; one that lingers gets the place that is free.
+    const [attended, other] = open as [SwapServerSession, SwapServerSession]
+    await resume(attended)
+    await other.close()
+    await eventually(() => server.sessions === 2 * part + KEPT - 1)
+    await resume(left[0] as SwapServerSession)
+    expect(server.lingeringSessions).toBe(part - 1)
+  })
+
   it('leaves data connections to others, and to one that comes back as many as it had', async () => {
     await server.close()
     file[Symbol.dispose]()
