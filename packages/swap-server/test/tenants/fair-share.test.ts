@@ -47,6 +47,13 @@ describe('the division of a link', () => {
     expect(of(20, 80)).toEqual([75, 75])
   })
 
+  it('leaves to others all of the share of one that takes nothing, also where that one has a limit', () => {
+    for (const limit of [0, 50]) {
+      const { limits } = divide(100, [tenant('idle', 0, { limit }), tenant('a', 60), tenant('b', 40)], 0)
+      expect([limits.get('a'), limits.get('b')]).toEqual([50, 50])
+    }
+  })
+
   it('lets opportunistic tenants have what production leaves, slowly, and takes it back fast', () => {
     let step = divide(100, [tenant('p', 0), opportunistic('o', 0)], 0)
     const seconds = []

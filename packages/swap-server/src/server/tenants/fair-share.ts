@@ -62,7 +62,8 @@ function nextAllowance(capacity: number, production: number, all: number, before
 function waterfill(capacity: number, tenants: readonly ShareOf[]): Map<string, number> {
   const weight = tenants.reduce((total, each) => total + each.weight, 0)
   const guaranteed = (tenant: ShareOf) => (capacity * tenant.weight) / weight
-  const wanted = (tenant: ShareOf) => lower(tenant.use * GROWTH, tenant.limit)
+  // A use of 0 is none, and no missing limit.
+  const wanted = ({ use, limit }: ShareOf) => (limit === 0 ? use * GROWTH : Math.min(use * GROWTH, limit))
   let left = capacity
   let weights = weight
   const shares = new Map<string, number>()
