@@ -22,7 +22,7 @@ export async function endServer(
       { bytes: lent, seconds },
       `clients are asked to move ${formatSize(lent)} to other servers, for ${seconds} s at most; a second signal ends this at once`,
     )
-    await lending.drain(AbortSignal.any([now, AbortSignal.timeout(patience)]))
+    await lending.drain(patience, now)
   }
   const staying = server.holders
   await server.close()

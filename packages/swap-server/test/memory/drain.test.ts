@@ -1,13 +1,19 @@
 // A server that is to end, with clients who do not answer as they should: what they have here is lost if it does not wait.
 // A second each, for the server looks once a second who may be asked again.
+import { setFlagsFromString } from 'node:v8'
+import { runInNewContext } from 'node:vm'
 import { VerbsError } from '@rdmakit/verbs'
 import { afterEach, beforeEach, expect, it, vi } from 'vitest'
 import { eventually } from '../../../../test/eventually.js'
+import { endServer } from '../../src/commands/shutdown.js'
 import { type RemoteSlab, SwapServer, SwapServerSession } from '../../src/index.js'
 import { SessionControl } from '../../src/server/session-control.js'
 import { MIB, ownClock } from '../fixture.js'
 
 const REST_MS = 5_000
+
+setFlagsFromString('--expose-gc')
+const collectGarbage = runInNewContext('gc') as () => void
 
 let server: SwapServer
 let uri: string
@@ -42,7 +48,7 @@ async function session(): Promise<SwapServerSession> {
 /** Drains it, and passes the time until it has ended. @returns bytes that are still lent */
 async function drained(pass: (milliseconds: number) => void): Promise<number> {
   let over = false
-  const end = server.lending.drain(new AbortController().signal).then(() => {
+  const end = server.lending.drain(Number.POSITIVE_INFINITY).then(() => {
     over = true
   })
   await eventually(() => {
@@ -70,7 +76,7 @@ it('a client is waited for that moves a slab for longer than others are patient'
   const client = await session()
   const slabs = await client.allocate(2)
   client.onServerRequest({ activity: (ids) => ids.map(() => 0), reclaim: (ids) => ids })
-  const end = server.lending.drain(new AbortController().signal)
+  const end = server.lending.drain(Number.POSITIVE_INFINITY)
   await eventually(() => server.lending.reclaim.moving === 2)
   const pass = ownClock()
   await eventually(() => {
@@ -93,7 +99,7 @@ it('a process that takes a session up is asked for what the one before it said i
   await before.allocate(2)
   before.onServerRequest({ activity: (ids) => ids.map(() => 0), reclaim: (ids) => ids })
   const pass = ownClock()
-  const end = server.lending.drain(new AbortController().signal)
+  const end = server.lending.drain(Number.POSITIVE_INFINITY)
   await eventually(() => server.lending.reclaim.moving === 2)
   const after = await SwapServerSession.resume([uri], before.identity)
   open.push(after)
@@ -115,7 +121,7 @@ it('a process that has taken a session up and does not know yet what it can move
   open.push(after)
   const pass = ownClock()
   const asked = vi.spyOn(SessionControl.prototype, 'activity')
-  const end = server.lending.drain(new AbortController().signal)
+  const end = server.lending.drain(Number.POSITIVE_INFINITY)
   await eventually(() => {
     pass(REST_MS / 10)
     return asked.mock.calls.length > 0
@@ -129,11 +135,43 @@ it('a process that has taken a session up and does not know yet what it can move
   expect(server.lending.lent).toBe(0)
 })
 
+it('the patience of a server that ends has an end, whatever is collected meanwhile', async () => {
+  const client = await session()
+  await client.allocate(2)
+  client.onServerRequest({ activity: (ids) => ids.map(() => 0), reclaim: (ids) => ids })
+  const now = new AbortController()
+  let ended = false
+  const end = endServer(server, { patience: 300, now: now.signal, say: () => {} }).then(() => {
+    ended = true
+  })
+  try {
+    await eventually(() => {
+      collectGarbage()
+      return ended
+    })
+  } finally {
+    now.abort()
+    await end
+  }
+})
+
+it('a server that ends does so at once when it is told to', async () => {
+  const client = await session()
+  await client.allocate(1)
+  client.onServerRequest({ activity: (ids) => ids.map(() => 0), reclaim: (ids) => ids })
+  const now = new AbortController()
+  const end = server.lending.drain(Number.POSITIVE_INFINITY, now.signal)
+  await eventually(() => server.lending.reclaim.moving === 1)
+  now.abort()
+  await end
+  expect(server.lending.lent).toBe(MIB)
+})
+
 it('an operator cannot have memory lent again that a server asks for because it ends', async () => {
   const client = await session()
   const slabs = await client.allocate(2)
   client.onServerRequest({ activity: (ids) => ids.map(() => 0), reclaim: (ids) => ids })
-  const end = server.lending.drain(new AbortController().signal)
+  const end = server.lending.drain(Number.POSITIVE_INFINITY)
   await eventually(() => server.lending.reclaim.moving === 2)
   const holding = { bytes: 0, duration: 1, patience: 1 }
   await expect(server.lending.hold(holding)).rejects.toMatchObject({ code: 'ESHUTDOWN' })

@@ -188,12 +188,15 @@ export class Lending {
 
   /**
    * Lends nothing any more, and asks owners for all that is lent. Resolves when it is back, when no owner can
-   * give more of it, or when `signal` aborts. A session that lingers is not waited for.
+   * give more of it, after `patience` milliseconds, or when `now` aborts. A session that lingers is not waited for.
    */
-  async drain(signal: AbortSignal): Promise<void> {
+  async drain(patience: number, now?: AbortSignal): Promise<void> {
+    // Not a signal of AbortSignal.timeout in AbortSignal.any: Node holds that weakly, and it may never come.
+    const deadline = performance.now() + patience
+    const over = () => now?.aborted === true || performance.now() >= deadline
     this.#lendNoMore()
     this.#look()
-    while (this.#all > 0 && !signal.aborted && !this.reclaim.exhausted)
+    while (this.#all > 0 && !over() && !this.reclaim.exhausted)
       await new Promise((resolve) => setTimeout(resolve, HOLD_POLL_MS))
   }
 
