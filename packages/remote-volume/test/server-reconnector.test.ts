@@ -102,6 +102,25 @@ it('a server whose way here is another one just now is called as long as it may 
   expect(lose).not.toHaveBeenCalled()
 })
 
+it('a call that is not answered ends after 5 s, and the next one follows', async () => {
+  const { resume, rejoin, lose } = call(refused)
+  const signals: (AbortSignal | undefined)[] = []
+  resume.mockImplementationOnce(
+    (_uris, _identity, options) =>
+      new Promise((_resolve, reject) => {
+        signals.push(options?.signal)
+        options?.signal?.addEventListener('abort', () => reject(options.signal?.reason))
+      }),
+  )
+  await pass(500)
+  expect(signals.map((signal) => signal?.aborted)).toEqual([false])
+  await pass(5_000)
+  expect(signals.map((signal) => signal?.aborted)).toEqual([true])
+  await pass(500)
+  expect(rejoin).toHaveBeenCalledOnce()
+  expect(lose).not.toHaveBeenCalled()
+})
+
 it('a second of which it did something else does not count', async () => {
   address = HERE
   const { rejoin, lose } = call(refused, silent, refused, silent, refused)

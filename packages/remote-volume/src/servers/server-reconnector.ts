@@ -6,6 +6,7 @@ import {
   SwapServerSession,
 } from '@rdmakit/swap-server'
 import { UsageError, VerbsError } from '@rdmakit/verbs'
+import { onAbort } from '@rdmakit/verbs/internal'
 import { FencedError } from './fenced-error.js'
 import { endSession, type NotResumed, resumeSession, type VolumeShape } from './resume-session.js'
 import type { VolumeServer } from './volume-server.js'
@@ -141,7 +142,7 @@ export class ServerReconnector {
     return true
   }
 
-  /** @returns undefined when it is back, or another process has it */
+  /** @returns undefined when it is back, when another process has it, or behind {@link close} */
   async #resumeOnce(gone: VolumeServer, limit: number): Promise<NotResumed | undefined> {
     const { identity, uris } = gone
     const failed = (failure: unknown, ended: boolean) => ({
@@ -151,9 +152,15 @@ export class ServerReconnector {
     })
     if (identity === undefined) return failed(new Error('it never joined'), true)
     const { session, volume, rejoin } = this.#options
+    const { signal } = this.#ending
+    if (signal.aborted) return undefined
+    // Not AbortSignal.any of AbortSignal.timeout: Node holds that weakly, and it may never come.
+    const call = new AbortController()
+    const late = new Error(`no answer within ${Math.ceil(limit / 1000)} s`)
+    const timer = setTimeout(() => call.abort(late), limit).unref()
+    const stop = onAbort(signal, () => call.abort(signal.reason))
     try {
-      const signal = AbortSignal.any([this.#ending.signal, AbortSignal.timeout(limit)])
-      const options = { ...session, signal }
+      const options = { ...session, signal: call.signal }
       const outcome = await resumeSession({ uris, identity }, volume, options)
       if (!('session' in outcome)) return outcome
       try {
@@ -168,6 +175,9 @@ export class ServerReconnector {
       if (!(failure instanceof FencedError)) return failed(failure, false)
       this.#options.fenced(failure)
       return undefined
+    } finally {
+      clearTimeout(timer)
+      stop()
     }
   }
 }
