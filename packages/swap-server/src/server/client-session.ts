@@ -122,7 +122,12 @@ export class ClientSession {
    * that does not have the session any more may come late.
    */
   async acceptData(request: ConnectionRequest, takeOver: TakeOver): Promise<void> {
+    // Before all checks: one that is refused at once would come back at once.
     const wait = this.#host.tenants.turn(this.tenant)
+    if (wait === undefined) {
+      request.id.reject()
+      return
+    }
     if (wait > 0) await delay(wait, undefined, { ref: false })
     const { id } = request
     const connections = this.#data.present

@@ -169,6 +169,19 @@ describe('a small tenant that takes what it can', () => {
     expect((await untilRefused(() => dataPath(one))).count).toBe(1)
   })
 
+  it('is refused a data connection at once when too many wait for their turns', async () => {
+    const small = await session('small')
+    const next = vi.spyOn(Pace.prototype, 'next').mockReturnValue(undefined)
+    try {
+      const began = performance.now()
+      await expect(dataPath(small)).rejects.toMatchObject({ code: 'ECONNREFUSED' })
+      expect(performance.now() - began).toBeLessThan(4_000)
+    } finally {
+      next.mockRestore()
+    }
+    await dataPath(small)
+  })
+
   it('waits for its turn with each data connection, unless nobody else is there', async () => {
     const next = vi.spyOn(Pace.prototype, 'next').mockReturnValue(50)
     try {
@@ -207,6 +220,14 @@ describe('the pace of a tenant', () => {
     expect([pace.next(1_000), pace.next(1_000), pace.next(1_001)]).toEqual([2, 4, 5])
     // 131 turns since 1,000 are over at 1,006.
     expect(Array.from({ length: 4 }, () => pace.next(1_012))).toEqual([0, 0, 0, 2])
-    expect(Array.from({ length: 129 }, () => pace.next(9_000)).filter((wait) => wait > 0)).toEqual([2])
+    expect(Array.from({ length: 129 }, () => pace.next(9_000)).filter((wait) => wait !== 0)).toEqual([2])
+  })
+
+  it('refuses turns that would come in more than 4 s, and counts only those that it gives', () => {
+    const pace = new Pace()
+    const waits = Array.from({ length: 128 + 2_000 }, () => pace.next(1_000))
+    expect(waits.slice(-2)).toEqual([3_998, 4_000])
+    for (let i = 0; i < 100; i++) expect(pace.next(1_000)).toBeUndefined()
+    expect([pace.next(1_002), pace.next(1_002)]).toEqual([4_000, undefined])
   })
 })

@@ -108,8 +108,8 @@ export class Tenants {
     return this.find(tenant)?.keys.get(keyId)
   }
 
-  /** Takes a turn of the tenant's Pace. @returns milliseconds until it comes, 0: now @internal */
-  turn(name: string): number {
+  /** Takes a turn of the tenant's Pace. @returns as {@link Pace.next} @internal */
+  turn(name: string): number | undefined {
     const tenant = this.find(name)
     // Alone, it costs nobody anything.
     if (tenant === undefined || this.#tenants.size === 1) return 0
