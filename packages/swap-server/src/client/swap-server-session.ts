@@ -6,7 +6,12 @@ import {
   type QueuePairOptions,
 } from '@rdmakit/verbs'
 import { deferred } from '@rdmakit/verbs/internal'
-import { type control, dataConnectionData, MAX_SLABS_PER_REQUEST } from '../protocol/messages.js'
+import {
+  ALLOCATE_TIMEOUT_MS,
+  type control,
+  dataConnectionData,
+  MAX_SLABS_PER_REQUEST,
+} from '../protocol/messages.js'
 import { answerServer, MOVES_NOTHING, type ServerRequestHandler } from '../protocol/server-requests.js'
 import { NO_TAKE_OVER, type TakeOver } from '../protocol/take-over-number.js'
 import { ask, connectControl, greet, REQUEST_TIMEOUT_MS } from './handshake.js'
@@ -25,8 +30,6 @@ import {
 import { type ClientControlConnection, SessionConnections } from './session-connections.js'
 import type { ListOptions, SessionIdentity, SessionOptions, SessionUse } from './session-options.js'
 
-/** Pinning a slab takes the server about 10 ms of a fast machine and a second of an emulated one. */
-const ALLOCATE_TIMEOUT_MS = 60_000
 const GOODBYE_TIMEOUT_MS = 2_000
 
 /**

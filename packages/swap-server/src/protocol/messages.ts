@@ -15,6 +15,12 @@ export const UNBOUND_VERSION = 1
 /** Slabs that one Allocate may ask for. */
 export const MAX_SLABS_PER_REQUEST = 64
 
+/**
+ * How long a client waits for the answer to an Allocate. Pinning a slab takes the server about 10 ms of a fast machine and
+ * a second of an emulated one.
+ */
+export const ALLOCATE_TIMEOUT_MS = 60_000
+
 /** Slabs in one ListReply at most. */
 export const MAX_LISTED_SLABS = 256
 

@@ -1,8 +1,16 @@
 import type { ProtectionDomain } from '@rdmakit/verbs'
-import { type control, MAX_LISTED_SLABS, MAX_SLABS_PER_REQUEST } from '../protocol/messages.js'
+import {
+  ALLOCATE_TIMEOUT_MS,
+  type control,
+  MAX_LISTED_SLABS,
+  MAX_SLABS_PER_REQUEST,
+} from '../protocol/messages.js'
 import { Refusal } from '../protocol/refusal.js'
 import type { Slab } from './memory/slab-store.js'
 import type { SessionHost } from './session-host.js'
+
+/** Slabs that are there later are not lent: their answer, a second on its way, would find no client that waits for it. */
+const LATEST_MS = ALLOCATE_TIMEOUT_MS - 1_000
 
 /** The slabs of one session, in its protection domain. */
 export class SessionSlabs {
@@ -39,7 +47,7 @@ export class SessionSlabs {
   }
 
   /**
-   * @param asking `require` throws a Refusal when the client can no longer learn which slabs these are
+   * @param asking `require` throws a Refusal when the client is not there any more to learn which slabs these are
    * @throws Refusal, OutOfSlabsError, and the device's errors
    */
   async allocate(
@@ -49,6 +57,7 @@ export class SessionSlabs {
     if (count < 1 || count > MAX_SLABS_PER_REQUEST)
       throw new Refusal('EINVAL', `allocate takes 1 to ${MAX_SLABS_PER_REQUEST} slabs, not ${count}`)
     const { lending } = this.#host
+    const began = performance.now()
     let slabs: Slab[]
     try {
       slabs = await lending.lend(this.#borrower, count, this.#protectionDomain)
@@ -58,8 +67,10 @@ export class SessionSlabs {
     }
     try {
       asking.require()
+      if (performance.now() - began > LATEST_MS)
+        throw new Refusal('ETIMEDOUT', 'the memory was there too late for a client that waits; try again')
     } catch (refusal) {
-      // The client left while its memory was being pinned: it cannot learn which slabs these are.
+      // The client left while its memory was being pinned, or waits no more: it cannot learn which slabs these are.
       lending.takeBack(this.#tenant, slabs)
       throw refusal
     }

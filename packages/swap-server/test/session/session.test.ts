@@ -7,7 +7,7 @@ import { eventually } from '../../../../test/eventually.js'
 import { standStill } from '../../../../test/stand-still.js'
 import { type RemoteSlab, type SessionOptions, SwapServer, SwapServerSession } from '../../src/index.js'
 import { control, dataConnectionData } from '../../src/protocol/messages.js'
-import { ADDRESSES, dataPath, isKeptFrom, MIB } from '../fixture.js'
+import { ADDRESSES, dataPath, isKeptFrom, MIB, ownClock } from '../fixture.js'
 
 let address: () => string
 let server: SwapServer
@@ -133,6 +133,26 @@ describe.each(Object.entries(ADDRESSES))('a session over %s', (_, listenAt) => {
     } finally {
       await large.close()
     }
+  })
+
+  it('has no memory of an answer that comes when no client waits for it any more', async () => {
+    const client = await session()
+    const pass = ownClock()
+    const { store } = server
+    const allocate = store.allocate.bind(store)
+    let took = 0
+    vi.spyOn(store, 'allocate').mockImplementation(async (...asked) => {
+      const slabs = await allocate(...asked)
+      pass(took)
+      return slabs
+    })
+    const free = store.free
+    took = 60_000
+    await expect(client.allocate(2)).rejects.toMatchObject({ code: 'ETIMEDOUT' })
+    expect([store.free, await client.list()]).toEqual([free, []])
+    took = 10_000
+    expect(await client.allocate(2)).toHaveLength(2)
+    expect(store.free).toBe(free - 2)
   })
 
   it('cannot free a slab twice, nor one of another', async () => {
