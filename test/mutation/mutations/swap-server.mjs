@@ -255,7 +255,7 @@ export const mutations = [
   {
     name: 'linger-runs-out-on-the-owner',
     file: source('server/client-session'),
-    find: 'this.#data.end(() => this.#lingering?.refresh())',
+    find: 'this.#data.end(() => this.#lingerOn())',
     replace: 'this.#data.end(() => {})',
     why: 'A client that claims its session in time loses its pages, because the device takes long to end its queue pairs.',
     tests: [unit('session/lingering')],

@@ -11,8 +11,13 @@ import { SessionControl } from './session-control.js'
 import type { SessionHost } from './session-host.js'
 import { SessionSlabs } from './session-slabs.js'
 
+/** A timer this much behind was held up with all else of this process. */
+const STALLED_MS = 100
+
 /** The sessions of a server, as far as they concern one of them. */
 export interface SessionPlaces {
+  /** milliseconds from one look for silent sessions to the next: behind a standstill it has read what came meanwhile */
+  readonly lookEvery: number
   /** It may linger: there is room for one more of its tenant's that does. */
   mayLinger(session: ClientSession): boolean
   /** It may have one more data connection than it has had. */
@@ -52,6 +57,8 @@ export class ClientSession {
   /** milliseconds that it outlives its control connection, and the clock that runs then */
   #lingerMs = 0
   #lingering: NodeJS.Timeout | undefined
+  /** when that is to end it, of performance.now() */
+  #lingersUntil = 0
   #closed = false
 
   /** Answers what comes from the client's connection from now on. */
@@ -161,7 +168,23 @@ export class ClientSession {
     // No client uses it.
     this.#host.bandwidth.leave(this)
     this.#host.log.info({ client: this.client, lingerMs: this.#lingerMs, reason }, 'session lingers')
-    this.#lingering = setTimeout(() => this.close(`${reason}; it was not resumed`), this.#lingerMs).unref()
+    this.#linger(this.#lingerMs, `${reason}; it was not resumed`)
+  }
+
+  #linger(milliseconds: number, reason: string): void {
+    this.#lingersUntil = performance.now() + milliseconds
+    this.#lingering = setTimeout(() => {
+      // Timers run before what has come from outside: its client's Resume may lie unread.
+      const stalled = performance.now() - this.#lingersUntil > STALLED_MS
+      if (stalled) this.#linger(Math.min(this.#places.lookEvery, this.#host.maxLingerMs), reason)
+      else this.close(reason)
+    }, milliseconds).unref()
+  }
+
+  /** As long again, from now on. */
+  #lingerOn(): void {
+    this.#lingering?.refresh()
+    this.#lingersUntil = performance.now() + this.#lingerMs
   }
 
   /**
@@ -170,7 +193,7 @@ export class ClientSession {
    * @throws Refusal ETIMEDOUT
    */
   endData(): Promise<void> | undefined {
-    return this.#data.end(() => this.#lingering?.refresh())
+    return this.#data.end(() => this.#lingerOn())
   }
 
   /**

@@ -14,6 +14,7 @@ const LOOKS = 4
 
 /** The sessions of a server: who gets one, for how many more there is a place, and which end for their silence. */
 export class Sessions implements SessionPlaces {
+  readonly lookEvery: number
   readonly #host: SessionHost
   readonly #budget: () => Budget
   readonly #sessions = new Set<ClientSession>()
@@ -27,9 +28,9 @@ export class Sessions implements SessionPlaces {
     this.#host = host
     this.#budget = budget
     this.#memory = new ControlMemory(host.controlMemory)
-    const every = host.sessionTimeoutMs / LOOKS
-    this.#clock = new StallAwareClock(every)
-    this.#reaper = setInterval(() => this.#endSilent(), every)
+    this.lookEvery = host.sessionTimeoutMs / LOOKS
+    this.#clock = new StallAwareClock(this.lookEvery)
+    this.#reaper = setInterval(() => this.#endSilent(), this.lookEvery)
     this.#reaper.unref()
   }
 

@@ -3,6 +3,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import { Resource } from '@rdmakit/verbs'
 import { afterEach, beforeAll, beforeEach, describe, expect, it, onTestFinished, vi } from 'vitest'
 import { eventually } from '../../../../test/eventually.js'
+import { standStill } from '../../../../test/stand-still.js'
 import { Wire } from '../../../../test/wire.js'
 import {
   type RemoteSlab,
@@ -140,6 +141,31 @@ describe.each(Object.entries(ADDRESSES))('a session that lingers, over %s', (_, 
     await client.leave()
     await eventually(() => server.store.free === 8 && server.sessions === 0)
     await expect(resume(client)).rejects.toMatchObject({ code: 'ENOENT' })
+  })
+
+  it('is resumed behind a standstill of the server in which its time was up', async () => {
+    const client = await session({ linger: 500 })
+    const slabs = await client.allocate(2)
+    await client.leave()
+    await eventually(() => server.lingeringSessions === 1)
+    standStill(1_000)
+    expect(await (await resume(client)).list()).toEqual(slabs)
+  })
+
+  it('ends soon behind a standstill of the server, when nobody resumes it', async () => {
+    const impatient = new SwapServer({ memory: MIB, slabSize: MIB, sessionTimeout: 2_000 })
+    try {
+      const client = await SwapServerSession.open([await impatient.listen(address())], { linger: 200 })
+      await client.leave()
+      await eventually(() => impatient.lingeringSessions === 1)
+      standStill(600)
+      const began = performance.now()
+      await eventually(() => impatient.sessions === 0)
+      // A timer may be a millisecond early.
+      expect(performance.now() - began).toBeGreaterThanOrEqual(499)
+    } finally {
+      await impatient.close()
+    }
   })
 
   it('ends at once with an orderly close', async () => {
