@@ -1,4 +1,4 @@
-// The shm provider: regions that come and go on live connections.
+// The shm provider: regions that come and go on live connections, and beside queue pairs that come and go.
 #include <algorithm>
 
 #include "traffic.h"
@@ -88,11 +88,44 @@ void disconnect_under_fire() {
   }
 }
 
+// A queue pair of no connection.
+struct Lone {
+  ibv_pd* pd = provider().alloc_pd(context());
+  ibv_cq* cq = provider().create_cq(context(), 16, nullptr, nullptr, Progress::manual);
+
+  Lone() { CHECK(pd != nullptr && cq != nullptr); }
+  Lone(const Lone&) = delete;
+  ~Lone() { CHECK(provider().destroy_cq(cq) == 0 && provider().dealloc_pd(pd) == 0); }
+  ibv_qp* create() const {
+    ibv_qp_init_attr attributes{};
+    attributes.qp_type = IBV_QPT_RC;
+    attributes.send_cq = attributes.recv_cq = cq;
+    attributes.cap = {1, 1, 1, 1, 0};
+    ibv_qp* qp = provider().create_qp(pd, &attributes);
+    CHECK(qp != nullptr);
+    return qp;
+  }
+};
+
+// The end of a region asks every queue pair of its domain, those too that other threads are just making. That
+// the one meets the other is chance; TSan sees whether anything orders the two.
+void queue_pairs_come_meanwhile() {
+  const Lone lone;
+  std::atomic<bool> over{false};
+  std::thread remover([&] {
+    while (!over) Memory(lone.pd, 64, kAllAccess, Kind::plain).deregister();
+  });
+  for (int i = 0; i < effort(3000); i++) CHECK(provider().destroy_qp(lone.create()) == 0);
+  over = true;
+  remover.join();
+}
+
 STRESS(shm_memory) {
   timed("regions after connect", regions_after_connect);
   timed("deregister under fire", [] { deregister_under_fire(Kind::shared); });
   timed("deregister under fire, plain", [] { deregister_under_fire(Kind::plain); });
   timed("disconnect under fire", disconnect_under_fire);
+  timed("queue pairs come meanwhile", queue_pairs_come_meanwhile);
   std::puts("ok");
   return 0;
 }

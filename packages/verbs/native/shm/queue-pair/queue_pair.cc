@@ -30,22 +30,22 @@ std::unique_ptr<QueuePair> QueuePair::create(ibv_pd* pd, ibv_qp_init_attr* attri
   std::shared_ptr<SharedMapping> area =
       SharedMapping::create("rdmakit-queue-pair", shape.size(), Sharing::writable, fd);
   if (area == nullptr) return nullptr;
-  std::unique_ptr<QueuePair> made(new QueuePair(pd, *attributes, shape));
-  made->area_fd_ = std::move(fd);
-  made->header_ = reinterpret_cast<AreaHeader*>(area->data());
-  made->header_->floor.store(UINT32_MAX, std::memory_order_relaxed);
-  made->slots_ = reinterpret_cast<Slot*>(area->data() + shape.slots_at());
-  made->stamps_ = reinterpret_cast<const uint64_t*>(area->data() + shape.stamps_at());
-  made->hazard_ = std::make_shared<Hazard>(area);
-  made->area_ = std::move(area);
-  return made;
+  return std::unique_ptr<QueuePair>(new QueuePair(pd, *attributes, shape, std::move(area), std::move(fd)));
 }
 
-QueuePair::QueuePair(ibv_pd* pd, const ibv_qp_init_attr& attributes, AreaShape shape)
+QueuePair::QueuePair(ibv_pd* pd, const ibv_qp_init_attr& attributes, AreaShape shape,
+                     std::shared_ptr<SharedMapping> area, UniqueFd area_fd)
     : QueuePairBase(
           pd, attributes, attributes.cap,
           next_queue_pair_number.fetch_add(1, std::memory_order_relaxed) % 0xffffff + 1),  // never 0
-      shape_(shape) {
+      shape_(shape),
+      area_fd_(std::move(area_fd)),
+      area_(std::move(area)),
+      hazard_(std::make_shared<Hazard>(area_)),
+      header_(reinterpret_cast<AreaHeader*>(area_->data())),
+      slots_(reinterpret_cast<Slot*>(area_->data() + shape.slots_at())),
+      stamps_(reinterpret_cast<const uint64_t*>(area_->data() + shape.stamps_at())) {
+  header_->floor.store(UINT32_MAX, std::memory_order_relaxed);
   send_mask_ = cap_.max_send_wr - 1;
   receive_mask_ = shape_.entries - 1;
   // One piece, and left untouched: an idle queue pair costs address space, not memory.
@@ -63,7 +63,7 @@ QueuePair::QueuePair(ibv_pd* pd, const ibv_qp_init_attr& attributes, AreaShape s
   inline_ = reinterpret_cast<uint8_t*>(send_works_ + cap_.max_send_wr);
   send_queue()->users++;
   receive_queue()->users++;
-  domain()->join(this);
+  domain()->join(this);  // last: from here on the ends of regions, on other threads, come by
 }
 
 QueuePair::~QueuePair() {

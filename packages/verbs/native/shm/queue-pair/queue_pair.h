@@ -154,7 +154,8 @@ class QueuePair final : public software::QueuePairBase {
   struct Outcome;
   class Pieces;
   struct SendWork;
-  QueuePair(ibv_pd* pd, const ibv_qp_init_attr& attributes, AreaShape shape);
+  QueuePair(ibv_pd* pd, const ibv_qp_init_attr& attributes, AreaShape shape,
+            std::shared_ptr<SharedMapping> area, UniqueFd area_fd);
 
   int reset();
   bool finish_end();
@@ -235,9 +236,9 @@ class QueuePair final : public software::QueuePairBase {
   uint8_t* inline_ = nullptr;
 
   // The receive side.
-  alignas(kApart) AreaHeader* header_ = nullptr;
-  Slot* slots_ = nullptr;
-  const uint64_t* stamps_ = nullptr;
+  alignas(kApart) AreaHeader* const header_;
+  Slot* const slots_;
+  const uint64_t* const stamps_;
   uint32_t receive_mask_ = 0;
   uint32_t receive_head_ = 0;                // the next arrival; under members_lock
   bool broken_ = false;                      // no more arrivals are taken; under members_lock
