@@ -1,6 +1,8 @@
 // The shm provider: regions that come and go on live connections, and beside queue pairs that come and go.
 #include <algorithm>
 
+#include "shm/progress_thread.h"
+#include "shm/queue-pair/queue_pair.h"
 #include "traffic.h"
 
 namespace shm_memory_stress {
@@ -120,12 +122,35 @@ void queue_pairs_come_meanwhile() {
   remover.join();
 }
 
+// A region's end that gives a peer up tells the queue pair, which may be on its way out: nothing is left to
+// be done for it when it is gone.
+void a_queue_pair_goes_meanwhile() {
+  const Lone lone;
+  shm::ProgressThread& thread = shm::ProgressThread::instance();
+  std::atomic<bool> stands{false}, goes_on{false}, done{false};
+  thread.post([&] {
+    stands = true;
+    while (!goes_on) std::this_thread::yield();
+  });
+  await([&] { return stands.load(); });
+  std::unique_ptr<shm::QueuePair> going(static_cast<shm::QueuePair*>(lone.create()));
+  CHECK(going->retire());
+  going->fail_later(shm::Failure::stopped());
+  going.reset();
+  shm::ProgressThread::Errand last([&] { done = true; });
+  thread.call(last);
+  goes_on = true;
+  await([&] { return done.load(); });
+  thread.cancel(last);
+}
+
 STRESS(shm_memory) {
   timed("regions after connect", regions_after_connect);
   timed("deregister under fire", [] { deregister_under_fire(Kind::shared); });
   timed("deregister under fire, plain", [] { deregister_under_fire(Kind::plain); });
   timed("disconnect under fire", disconnect_under_fire);
   timed("queue pairs come meanwhile", queue_pairs_come_meanwhile);
+  timed("a queue pair goes meanwhile", a_queue_pair_goes_meanwhile);
   std::puts("ok");
   return 0;
 }

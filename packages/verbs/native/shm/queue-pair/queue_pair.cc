@@ -68,6 +68,8 @@ QueuePair::QueuePair(ibv_pd* pd, const ibv_qp_init_attr& attributes, AreaShape s
 
 QueuePair::~QueuePair() {
   domain()->leave(this);
+  // The end of a region that has given the peer up may have asked for it since retire().
+  ProgressThread::instance().cancel(errand_);
   send_queue()->users--;
   receive_queue()->users--;
 }
