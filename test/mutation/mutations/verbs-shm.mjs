@@ -121,7 +121,15 @@ export const mutations = [
     find: '    if (same_user_or_root(*frame)) {',
     replace: '    if (same_user_or_root(*frame) || frame->pid != 0) {',
     why: 'A process of another user gets the memory of this one.',
-    tests: ['native asan shm_process'],
+    tests: ['native asan shm_other_user'],
+  },
+  {
+    name: 'shm-root-copies-by-number',
+    file: source('setup/peer.cc'),
+    find: 'peer->same_process_ || frame.uid == geteuid() ? frame.pid : 0;',
+    replace: 'frame.pid;',
+    why: 'A user has root, connected to it, read and write the memory of whatever process gets its number.',
+    tests: ['native asan shm_other_user'],
   },
   {
     name: 'shm-peer-may-shrink-its-file',

@@ -1,6 +1,5 @@
 // The shm provider between two processes: what shares no address, and what happens when one dies.
 #include <sys/prctl.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <map>
@@ -324,26 +323,6 @@ void slabs() {
   }
 }
 
-// --- Who may connect.
-
-void stranger_child(const std::string& path) {
-  CHECK(setuid(65534) == 0);
-  auto end = resolve(path, {});
-  connect(*end);
-  CHECK(end->id.events->expect(CmEvent::Type::connect_failed).status == EACCES);
-}
-
-void another_user() {
-  if (geteuid() != 0) {
-    std::puts("another user: SKIPPED, becoming another user takes root");
-    return;
-  }
-  Listener listener;
-  { Child child("stranger", listener.path); }  // the mode of the file
-  CHECK(chmod(listener.path.c_str(), 0666) == 0);
-  { Child child("stranger", listener.path); }  // the credentials of the process
-}
-
 STRESS(shm_process) {
   if (count == 3) {
     const std::string role = arguments[1], path = arguments[2];
@@ -358,7 +337,6 @@ STRESS(shm_process) {
         {"flood", [&] { flood_child(path, Flood::everything); }},
         {"flood-writes", [&] { flood_child(path, Flood::writes); }},
         {"slabs", [&] { slabs_child(path); }},
-        {"stranger", [&] { stranger_child(path); }},
     };
     roles.at(role)();
     return 0;
@@ -375,7 +353,6 @@ STRESS(shm_process) {
   timed("killed while asleep", killed_while_asleep);
   timed("deregister under fire", deregister_under_fire);
   timed("slabs", slabs);
-  timed("another user", another_user);
   stopped.join();
   std::puts("ok");
   return 0;

@@ -12,7 +12,7 @@ using Transfer = ssize_t (*)(pid_t, const iovec*, unsigned long, const iovec*, u
 
 // Memory that is not shared: one system call for each piece of the local list.
 int through_kernel(Transfer transfer, SgeWalk& local, const RemotePiece& piece, pid_t pid) {
-  if (pid <= 0) return ESRCH;  // a process that this PID namespace does not see
+  if (pid <= 0) return ESRCH;  // Peer::pid()
   uint64_t done = 0;
   while (done < piece.length) {
     uint64_t length;

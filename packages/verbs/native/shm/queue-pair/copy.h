@@ -66,7 +66,7 @@ class SgeWalk {
 };
 
 // 0, or why this process may not copy to and from memory of process `pid` that is not shared
-// (process_vm_readv(2)): ESRCH in another PID namespace, EPERM of another user or by Yama, ENOSYS or EPERM in
+// (process_vm_readv(2)): ESRCH in another PID namespace or of another user, EPERM by Yama, ENOSYS or EPERM in
 // a container whose seccomp filter has no such call.
 int reach_of(pid_t pid);
 

@@ -56,8 +56,8 @@ std::unique_ptr<Peer> Peer::open(const GreetingFrame& greeting, Frame& frame) {
   peer->mask_ = peer->shape_.entries - 1;
   peer->table_ = reinterpret_cast<const RegionEntry*>(peer->table_mapping_->data());
   peer->event_fd_ = std::move(event_fd);
-  peer->pid_ = frame.pid;
   peer->same_process_ = frame.pid == getpid();
+  peer->pid_ = peer->same_process_ || frame.uid == geteuid() ? frame.pid : 0;
   peer->queue_pair_ = greeting.queue_pair;
   return peer;
 }

@@ -35,6 +35,9 @@ class Peer {
   bool stamped() const { return shape_.stamped; }
   std::atomic<uint64_t>& stamp(uint32_t position) const { return stamps_[position & mask_]; }
   uint32_t sges() const { return shape_.sges; }
+  // 0: unknown here, or of another user. What copies by it has the rights of this process, and the number may
+  // be a privileged program's by now: the peer has executed one, or is over and has left its socket to a
+  // child.
   pid_t pid() const { return pid_; }
   uint32_t queue_pair() const { return queue_pair_; }
   int event_fd() const { return event_fd_.get(); }
