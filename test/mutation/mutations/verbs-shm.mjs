@@ -252,6 +252,14 @@ export const mutations = [
     tests: ['native asan shm_held'],
   },
   {
+    name: 'shm-refusal-is-held-for-ever',
+    file: source('setup/connection.cc'),
+    find: '  queue_pair()->hazard()->shown(link_);\n',
+    replace: '',
+    why: 'A peer that refuses a connection has each end of a region in that protection domain fail from then on.',
+    tests: ['native asan shm_refusing'],
+  },
+  {
     name: 'shm-held-connection-is-destroyed',
     file: source('setup/connection.cc'),
     find: 'if (hazard_ != nullptr && !hazard_->holds_anything()) hazard_.reset();',

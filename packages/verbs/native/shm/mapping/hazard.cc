@@ -9,7 +9,7 @@
 
 namespace rdmakit::shm {
 
-void Hazard::connected(std::shared_ptr<Link> link) {
+void Hazard::shown(std::shared_ptr<Link> link) {
   const std::lock_guard lock(mutex_);
   link_ = std::move(link);
 }

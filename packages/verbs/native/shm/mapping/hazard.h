@@ -29,8 +29,8 @@ class Hazard {
 
   explicit Hazard(std::shared_ptr<SharedMapping> area) : area_(std::move(area)) {}
 
-  // The queue pair is connected: from here on the peer can die.
-  void connected(std::shared_ptr<Link> link);
+  // A peer is shown the area next, and may write to it. It is over when this link says so.
+  void shown(std::shared_ptr<Link> link);
 
   // Once, now: the word is `key`; a key of that slot; anything. Whether the peer lives is not asked.
   bool names(uint32_t key) const { return word() == key; }

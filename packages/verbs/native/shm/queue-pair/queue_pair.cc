@@ -149,7 +149,6 @@ int QueuePair::start(std::unique_ptr<Peer> peer, std::shared_ptr<Link> link) {
     peer_ = std::move(peer);
     peer_stamped_ = peer_->stamped();
     link_ = std::move(link);
-    hazard_->connected(link_);
     area_fd_.reset();  // the peer has it
     enter(State::connected, IBV_QPS_RTS);
   }

@@ -16,6 +16,18 @@ void Connection::stop_watching() {
   if (socket() >= 0) ProgressThread::instance().unwatch(socket());
 }
 
+// The queue pair's area is shown to the peer next: what the peer stores there counts until it hangs up.
+void Connection::make_link(UniqueFd socket) {
+  link_ = std::make_shared<Link>(std::move(socket), number_);
+  queue_pair()->hazard()->shown(link_);
+}
+
+// A queue pair that has started ends its link itself, when the peer has cleared its hazard.
+void Connection::drop_link() {
+  if (link_ != nullptr && !started_) link_->hang_up();
+  link_.reset();
+}
+
 void Connection::closing() {
   unlink_file();
   // As the kernel does it (rdma_destroy_id(3)), and iwarp: an initiator without an answer learns that it is
@@ -26,7 +38,7 @@ void Connection::closing() {
 void Connection::release() {
   stop_watching();
   socket_.reset();
-  link_.reset();
+  drop_link();
   request_.reset();
 }
 

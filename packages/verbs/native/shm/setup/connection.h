@@ -40,6 +40,8 @@ class Connection final : public software::ConnectionOf<Connection, QueuePair> {
 
   // connection.cc
   int socket() const { return link_ == nullptr ? socket_.get() : link_->socket(); }
+  void make_link(UniqueFd socket);
+  void drop_link();
   void stop_watching();
   void closing() override;
   void release() override;
@@ -66,8 +68,9 @@ class Connection final : public software::ConnectionOf<Connection, QueuePair> {
   void resume_accepting() override;
   void unlink_file();
 
-  // Owns the former socket_ from the queue pair's start.
+  // Owns the former socket_ from the greeting on that brings this side's memory.
   std::shared_ptr<Link> link_;
+  bool started_ = false;  // the queue pair has it, too
   ProgressThread::Clock::time_point retry_until_ = ProgressThread::Clock::time_point::max();
   std::shared_ptr<Hazard> hazard_;          // of a queue pair that is gone
   std::vector<uint8_t> peer_private_data_;  // from it

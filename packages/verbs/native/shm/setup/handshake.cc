@@ -26,7 +26,7 @@ void Connection::fail(int status, Events& events) {
   socket_.reset();
   enter(State::ended);
   if (queue_pair_ != nullptr) queue_pair()->fail({.status = status, .peer_status = status});
-  link_.reset();
+  drop_link();
   events.push_back({CmEvent::Type::connect_failed, status, {}, nullptr});
 }
 
@@ -46,12 +46,12 @@ void Connection::start_connect(Events& events) {
     if (now > retry_until_) return fail(ETIMEDOUT, events);
     return set_deadline(kConnectRetry);  // the listener's backlog is full
   }
-  socket_ = std::move(made);
   socklen_t length = sizeof local_;
-  getsockname(socket_.get(), reinterpret_cast<sockaddr*>(&local_), &length);
+  getsockname(made.get(), reinterpret_cast<sockaddr*>(&local_), &length);
   if (queue_pair_ == nullptr) return fail(ECONNABORTED, events);
+  make_link(std::move(made));
   int error = send_greeting(FrameType::request, 0);
-  if (error == 0) error = ProgressThread::instance().watch(number_, socket_.get());
+  if (error == 0) error = ProgressThread::instance().watch(number_, socket());
   if (error != 0) return fail(error, events);
   enter(State::await_reply);
   set_deadline(kReplyTimeout);
@@ -87,7 +87,7 @@ int Connection::send_greeting(FrameType type, int status) {
 
 void Connection::read_reply(Events& events) {
   Frame frame;
-  const int error = receive_frame(socket_.get(), frame);
+  const int error = receive_frame(socket(), frame);
   if (error == EAGAIN) return;
   if (error != 0) return fail(error == EPIPE ? ECONNRESET : error, events);
   const GreetingFrame greeting = frame.greeting;
@@ -143,13 +143,14 @@ void Connection::begin(const GreetingFrame& greeting, Frame& frame, Events& even
   if (peer == nullptr) return fail(errno, events);
   const bool responder = frame.header.type == FrameType::request;
   const int reach = reach_of(peer->pid());
+  if (responder) make_link(std::move(socket_));
   // The reply goes before the first announcement, and the area is in use from its arrival.
   const int error = responder ? send_greeting(FrameType::accept, reach) : 0;
   if (error != 0) return fail(error == EPIPE ? ECONNRESET : error, events);
-  link_ = std::make_shared<Link>(std::move(socket_), number_);
   enter(State::completing);
   set_deadline(kSegmentsTimeout);
-  if (queue_pair()->start(std::move(peer), link_) != 0) return fail(ECONNABORTED, events);
+  started_ = queue_pair()->start(std::move(peer), link_) == 0;
+  if (!started_) return fail(ECONNABORTED, events);
   // A responder with memory that the initiator may not reach waits for the initiator's report first: a
   // refusal comes before `established` at both ends.
   owes_synchronized_ = responder && queue_pair()->gives_unshared();

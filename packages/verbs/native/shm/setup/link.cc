@@ -71,6 +71,13 @@ void Link::end(int status, Blame blame) {
   ::shutdown(socket_.get(), SHUT_WR);
 }
 
+void Link::hang_up() {
+  const std::lock_guard lock(mutex_);
+  if (ended_) return;
+  ended_ = true;
+  ::shutdown(socket_.get(), SHUT_WR);
+}
+
 bool Link::peer_over() {
   if (peer_over_.load(std::memory_order_acquire)) return true;
   // A process gives up its memory before its descriptors when it dies, so nothing of it runs any more.

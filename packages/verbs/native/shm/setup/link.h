@@ -30,6 +30,8 @@ class Link {
   void kick() { put(PlainFrame{header_of(FrameType::kick), 0, Blame::nothing, {}}, nullptr); }
   // The last frame. Waiting frames are dropped.
   void end(int status, Blame blame);
+  // The end of one whose queue pair has not started: its peer expects no frame.
+  void hang_up();
   // The progress thread calls the connection in a moment.
   void wake_soon();
   // Sends waiting frames. Called by the progress thread at the time that this link asked for.
