@@ -18,6 +18,22 @@ export const mutations = [
     tests: ['native asan shm_forged'],
   },
   {
+    name: 'shm-segments-without-end',
+    file: source('setup/peer.cc'),
+    find: 'if (mapped_ >= most_mappings_of_peer()) return ENOMEM;',
+    replace: 'if (mapped_ >= kMaxSegments) return ENOMEM;',
+    why: 'A peer announces segments until this process has no mapping left for anything else.',
+    tests: ['native asan shm_mappings'],
+  },
+  {
+    name: 'shm-segments-of-all-without-end',
+    file: source('queue-pair/queue_pair.cc'),
+    find: 'if (SharedMapping::of_peers() >= most_mappings_of_peers()) return ENOMEM;',
+    replace: '',
+    why: 'A peer announces segments over several connections until this process has no mapping left.',
+    tests: ['native asan shm_mappings'],
+  },
+  {
     name: 'shm-window-of-another-queue-pair',
     file: source('setup/peer.cc'),
     find: 'const bool window = (granted & kRegion) == 0 && read_once(entry.queue_pair) == queue_pair_;',

@@ -6,7 +6,9 @@
 #include <sys/stat.h>
 #include <sys/vfs.h>
 
+#include <atomic>
 #include <cerrno>
+#include <fstream>
 #include <map>
 #include <mutex>
 
@@ -20,13 +22,27 @@ namespace {
 struct Known {
   std::mutex mutex;
   std::map<uint64_t, std::weak_ptr<SharedMapping>> by_inode;
+  std::atomic<size_t> of_peers{0};
 };
 Known& known() {
   static Known* made = std::make_unique<Known>().release();  // outlives every mapping
   return *made;
 }
 
+size_t most_mappings() {
+  static const size_t most = [] {
+    size_t told = 0;
+    std::ifstream("/proc/sys/vm/max_map_count") >> told;
+    return told > 0 ? told : 65'530;  // the kernel's default, in a container without /proc
+  }();
+  return most;
+}
+
 }  // namespace
+
+size_t most_mappings_of_peer() { return most_mappings() / 4; }
+size_t most_mappings_of_peers() { return most_mappings() / 2; }
+size_t SharedMapping::of_peers() { return known().of_peers.load(std::memory_order_relaxed); }
 
 std::shared_ptr<SharedMapping> SharedMapping::map(int fd, size_t size, uint64_t inode, Sharing sharing,
                                                   bool own) {
@@ -36,9 +52,10 @@ std::shared_ptr<SharedMapping> SharedMapping::map(int fd, size_t size, uint64_t 
   // A child of fork would hold peers' memory and its parent's place in it.
   madvise(at, size, MADV_DONTFORK);
   std::shared_ptr<SharedMapping> made(
-      std::unique_ptr<SharedMapping>(new SharedMapping(static_cast<uint8_t*>(at), size, inode, sharing))
+      std::unique_ptr<SharedMapping>(new SharedMapping(static_cast<uint8_t*>(at), size, inode, sharing, own))
           .release());
   known().by_inode[inode] = made;
+  if (!own) known().of_peers.fetch_add(1, std::memory_order_relaxed);
   return made;
 }
 
@@ -109,6 +126,7 @@ SharedMapping::~SharedMapping() {
     if (found != known().by_inode.end() && found->second.expired()) known().by_inode.erase(found);
   }
   munmap(data_, size_);
+  if (!own_) known().of_peers.fetch_sub(1, std::memory_order_relaxed);
 }
 
 void SharedMapping::populate(int fd) {

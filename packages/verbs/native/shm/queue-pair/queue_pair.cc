@@ -275,6 +275,8 @@ bool QueuePair::gives_unshared() { return static_cast<ProtectionDomain*>(pd)->gi
 bool QueuePair::out_of_reach() { return static_cast<ProtectionDomain*>(pd)->out_of_reach(this); }
 
 int QueuePair::add_segment(uint32_t number, uint32_t generation, int fd) {
+  // What else peers have mapped is bounded by the number of connections.
+  if (SharedMapping::of_peers() >= most_mappings_of_peers()) return ENOMEM;
   // Mapped and populated before the lock: a post must not wait for that.
   std::shared_ptr<SharedMapping> mapping = SharedMapping::open(fd, 1, Sharing::writable);
   if (mapping == nullptr) return errno;

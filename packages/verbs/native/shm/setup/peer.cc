@@ -110,6 +110,10 @@ int Peer::add_segment(uint32_t number, uint32_t generation, std::shared_ptr<Shar
   if (number >= kMaxSegments) return EPROTO;
   if (mapping->size() > kMostMapped - mapped_bytes_) return ENOMEM;
   if (number >= segments_.size()) segments_.resize(number + 1);
+  if (segments_[number].data == nullptr) {
+    if (mapped_ >= most_mappings_of_peer()) return ENOMEM;
+    mapped_++;
+  }
   mapped_bytes_ += mapping->size() - segments_[number].size;
   segments_[number] = {mapping->data(), mapping->size(), generation, std::move(mapping)};
   return 0;
@@ -117,6 +121,8 @@ int Peer::add_segment(uint32_t number, uint32_t generation, std::shared_ptr<Shar
 
 void Peer::remove_segment(uint32_t number, uint32_t generation) {
   if (number >= segments_.size() || segments_[number].generation != generation) return;
+  if (segments_[number].data == nullptr) return;
+  mapped_--;
   mapped_bytes_ -= segments_[number].size;
   segments_[number] = {};
 }

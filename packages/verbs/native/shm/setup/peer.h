@@ -72,6 +72,7 @@ class Peer {
     std::shared_ptr<SharedMapping> mapping;
   };
   std::vector<Mapped> segments_;
+  size_t mapped_ = 0;  // of them
   uint64_t mapped_bytes_ = 0;
   bool same_process_ = false;
 
