@@ -100,6 +100,14 @@ export const mutations = [
     tests: ['native asan shm_forged'],
   },
   {
+    name: 'shm-receive-is-free-before-its-poll',
+    file: source('queue-pair/queue_pair.cc'),
+    find: 'while (take_next(arrival))',
+    replace: 'while (consume(1, &arrival) == 1)',
+    why: 'A program that posts until the queue pair is full overruns its completion queue when a connection ends.',
+    tests: ['native asan shm_control'],
+  },
+  {
     name: 'shm-length-of-peer-believed',
     file: source('queue-pair/queue_pair_receive.cc'),
     find: 'if (length > kSlotPayload) return false;',

@@ -49,6 +49,44 @@ void overrun() {
   CHECK(provider().destroy_comp_channel(channel) == 0);
 }
 
+// What arrived before the end is in the completion queue when the connection is over. Its receives are in use
+// until they are polled, as others are: a program that posts until the queue pair is full overruns nothing.
+void posted_after_the_end() {
+  Listener listener;
+  constexpr uint64_t kDepth = 8, kArrived = 5;
+  ibv_cq* queue = make_queue(kDepth);
+  {
+    Pair pair(listener, {}, {.depth = kDepth, .cq = queue});
+    Memory near(pair.client->pd, 64), far(pair.server->pd, 64);
+    uint64_t next = 0;
+    const auto fill = [&](uint64_t most) {
+      ibv_sge sge = far.sge(0, 8);
+      ibv_recv_wr request{}, *bad = nullptr;
+      request.sg_list = &sge;
+      request.num_sge = 1;
+      int error = 0;
+      for (uint64_t i = 0; error == 0 && i < most; i++) {
+        request.wr_id = next;
+        error = ibv_post_recv(pair.server->qp, &request, &bad);
+        if (error == 0) next++;
+      }
+      CHECK(error == 0 || error == ENOMEM);
+      return next;
+    };
+    CHECK(fill(kDepth) == kDepth);
+    for (uint64_t i = 0; i < kArrived; i++) post(*pair.client, {.wr_id = i}, {near.sge(0, 8)});
+    for (uint64_t i = 0; i < kArrived; i++) pair.client->expect(i);
+    CHECK(pair.client->id.id->disconnect() == 0);
+    pair.server->id.events->expect(CmEvent::Type::disconnected);
+    CHECK(fill(kDepth) == kDepth);
+    for (uint64_t i = 0; i < 3; i++) pair.server->expect(i);
+    CHECK(fill(kDepth) == kDepth + 3);
+    for (uint64_t i = 3; i < kDepth + 3; i++)
+      pair.server->expect(i, i < kArrived ? IBV_WC_SUCCESS : IBV_WC_WR_FLUSH_ERR);
+  }
+  CHECK(provider().destroy_cq(queue) == 0);
+}
+
 // The side that did something wrong has a completion; the other side gets an asynchronous event.
 void wrong_requests() {
   Listener listener;
@@ -279,6 +317,7 @@ void queue_pair_without_connection() {
 
 STRESS(shm_control) {
   timed("overrun", overrun);
+  timed("posted after the end", posted_after_the_end);
   timed("wrong requests", wrong_requests);
   timed("resize", resize);
   timed("stamped", stamped);

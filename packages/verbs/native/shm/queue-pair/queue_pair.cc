@@ -193,9 +193,7 @@ bool QueuePair::finish_end() {
     // Complete messages are delivered, the other receives are flushed.
     const std::lock_guard lock(receive_queue()->members_lock());
     ibv_wc arrival;
-    while (consume(1, &arrival) == 1) {
-      receive_queue()->push(arrival, true, &receive_polled_, receive_head_);
-    }
+    while (take_next(arrival)) receive_queue()->push(arrival, true, &receive_polled_, receive_head_);
     broken_ = true;
     flush_receives();
   }

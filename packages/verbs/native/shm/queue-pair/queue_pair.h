@@ -204,6 +204,7 @@ class QueuePair final : public software::QueuePairBase {
   void wake();
 
   // queue_pair_receive.cc
+  bool take_next(ibv_wc& completion);
   bool take(const Slot& slot, const ReceiveWork& work, const ibv_sge* sges, ibv_wc& completion);
   void flush_receives();
 

@@ -61,25 +61,27 @@ int QueuePair::post_receive(ibv_recv_wr* request, ibv_recv_wr** bad) {
 
 int QueuePair::consume(int capacity, ibv_wc* completions) {
   int count = 0;
-  while (count < capacity && !broken_) {
-    const uint32_t index = receive_head_ & receive_mask_;
-    const Slot& slot = slots_[index];
-    if (slot.sequence.load(std::memory_order_seq_cst) != receive_head_ + 1) break;
-    // Not good: what the peer wrote makes no sense.
-    const bool good = receive_head_ != receive_tail_.load(std::memory_order_acquire) &&
-                      take(slot, receive_works_[index], &receive_sges_[size_t{index} * cap_.max_recv_sge],
-                           completions[count]);
-    if (good) {
-      receive_head_++;
-      receive_polled_.store(receive_head_, std::memory_order_release);
-      count++;
-    }
-    if (!good || completions[count - 1].status != IBV_WC_SUCCESS) [[unlikely]] {
-      broken_ = true;
-      fail_later(good ? Failure::receive() : Failure::violation());
-    }
-  }
+  while (count < capacity && take_next(completions[count])) count++;
+  if (count > 0) receive_polled_.store(receive_head_, std::memory_order_release);
   return count;
+}
+
+// False: there is none. Its receive stays in use until somebody has polled the completion.
+bool QueuePair::take_next(ibv_wc& completion) {
+  if (broken_) return false;
+  const uint32_t index = receive_head_ & receive_mask_;
+  const Slot& slot = slots_[index];
+  if (slot.sequence.load(std::memory_order_seq_cst) != receive_head_ + 1) return false;
+  // Not good: what the peer wrote makes no sense.
+  const bool good =
+      receive_head_ != receive_tail_.load(std::memory_order_acquire) &&
+      take(slot, receive_works_[index], &receive_sges_[size_t{index} * cap_.max_recv_sge], completion);
+  if (good) receive_head_++;
+  if (!good || completion.status != IBV_WC_SUCCESS) [[unlikely]] {
+    broken_ = true;
+    fail_later(good ? Failure::receive() : Failure::violation());
+  }
+  return good;
 }
 
 bool QueuePair::take(const Slot& slot, const ReceiveWork& work, const ibv_sge* sge, ibv_wc& completion) {
