@@ -42,7 +42,8 @@ int send_frame(int socket, const void* frame, size_t length, std::span<const int
   }
   while (sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
     if (errno == EINTR) continue;
-    return errno == ETOOMANYREFS || errno == ENOBUFS ? EAGAIN : errno;
+    const bool later = errno == ETOOMANYREFS || errno == ENOBUFS || errno == ENOMEM;
+    return later ? EAGAIN : errno;
   }
   return 0;
 }

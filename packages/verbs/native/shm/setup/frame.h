@@ -95,7 +95,7 @@ struct Frame {
   Frame() : greeting{}, pid(0), uid(static_cast<uid_t>(-1)) {}
 };
 
-// 0, or an errno value: EAGAIN also when the kernel holds too many descriptors in flight.
+// 0, or an errno value: EAGAIN also when the kernel has no memory, or too many descriptors in flight.
 int send_frame(int socket, const void* frame, size_t length, std::span<const int> fds);
 // 0, EAGAIN, EPIPE at the end of the stream, EPROTO for what is not a frame, EMFILE when its
 // descriptors did not fit into this process, or another errno value.
