@@ -1,5 +1,6 @@
-// The shm provider when the kernel has no memory for a call: it is made again.
+// The shm provider when the kernel has no memory or descriptor for a call: it is made again.
 #include <dlfcn.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include "traffic.h"
@@ -19,7 +20,7 @@ struct Starved {
     fixture::await([&] { return failed == times; });
   }
 };
-Starved sends;
+Starved sends, watches, accepts;
 
 template <typename Function>
 Function* libc(Function*, const char* name) {
@@ -31,6 +32,14 @@ Function* libc(Function*, const char* name) {
 extern "C" ssize_t sendmsg(int socket, const msghdr* message, int flags) {
   static auto* const real = libc(&sendmsg, "sendmsg");
   return sends.now(ENOMEM) ? -1 : real(socket, message, flags);
+}
+extern "C" int epoll_ctl(int set, int operation, int fd, epoll_event* event) noexcept {
+  static auto* const real = libc(&epoll_ctl, "epoll_ctl");
+  return operation == EPOLL_CTL_ADD && watches.now(ENOMEM) ? -1 : real(set, operation, fd, event);
+}
+extern "C" int accept4(int socket, sockaddr* address, socklen_t* length, int flags) {
+  static auto* const real = libc(&accept4, "accept4");
+  return accepts.now(EMFILE) ? -1 : real(socket, address, length, flags);
 }
 
 using namespace fixture;
@@ -52,9 +61,23 @@ void announcements() {
   CHECK(same(near, far, 64));
 }
 
+// A listener that has paused for want of descriptors begins again, however often it takes.
+void listeners() {
+  Listener listener;
+  accepts.left = 1;
+  auto first = resolve(listener.path, {});
+  connect(*first);
+  accepts.expect(1);
+  watches.left = 2;
+  watches.expect(2);
+  CHECK(listener.events->expect(CmEvent::Type::accept_stalled).status == EMFILE);
+  listener.events->expect(CmEvent::Type::connect_request);
+}
+
 }  // namespace
 
 int main() {
   timed("announcements", announcements);
+  timed("listeners", listeners);
   std::puts("ok");
 }

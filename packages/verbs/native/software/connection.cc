@@ -248,7 +248,7 @@ void ConnectionBase::on_deadline() {
     const std::lock_guard lock(mutex_);
     if (paused_ && state_ == State::listening) {
       paused_ = false;
-      resume_accepting();
+      if (resume_accepting() != 0) pause_accepting();
       return;
     }
     if (deadline_ > ProgressThread::Clock::now()) return;

@@ -94,7 +94,8 @@ class ConnectionBase : public ConnectionId, public ProgressThread::Client {
   virtual std::vector<uint8_t> take_private_data() = 0;
   // 0, or the errno value for which connections must wait.
   virtual int accept_sockets() = 0;
-  virtual void resume_accepting() = 0;
+  // Likewise, while the listener cannot be watched again.
+  virtual int resume_accepting() = 0;
   // In any other state.
   virtual void socket_ready(Events& events) = 0;
   virtual void deadline_over(Events& events) = 0;

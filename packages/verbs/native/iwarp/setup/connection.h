@@ -68,7 +68,7 @@ class Connection final : public software::ConnectionOf<Connection, QueuePair> {
 
   // listener.cc
   int accept_sockets() override;
-  void resume_accepting() override;
+  int resume_accepting() override;
 
   // Addresses that were not tried yet, and until when one of all must have answered.
   std::deque<std::pair<sockaddr_storage, socklen_t>> alternatives_;

@@ -60,6 +60,8 @@ int Connection::accept_sockets() {
   return 0;
 }
 
-void Connection::resume_accepting() { ProgressThread::instance().change(number_, socket_.get(), EPOLLIN); }
+int Connection::resume_accepting() {
+  return ProgressThread::instance().change(number_, socket_.get(), EPOLLIN);
+}
 
 }  // namespace rdmakit::iwarp

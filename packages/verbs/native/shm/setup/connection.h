@@ -65,7 +65,7 @@ class Connection final : public software::ConnectionOf<Connection, QueuePair> {
 
   // listener.cc
   int accept_sockets() override;
-  void resume_accepting() override;
+  int resume_accepting() override;
   void unlink_file();
 
   // Owns the former socket_ from the greeting on that brings this side's memory.

@@ -122,6 +122,6 @@ int Connection::accept_sockets() {
   return 0;
 }
 
-void Connection::resume_accepting() { ProgressThread::instance().watch(number_, socket_.get()); }
+int Connection::resume_accepting() { return ProgressThread::instance().watch(number_, socket_.get()); }
 
 }  // namespace rdmakit::shm
