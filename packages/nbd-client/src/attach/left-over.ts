@@ -1,5 +1,5 @@
 import { EXIT, ExitError } from '@rdmakit/operator-kit'
-import { findDevice, isOurMake } from '../kernel/device-identity.js'
+import { findDevice, isOurMake, presenceOf } from '../kernel/device-identity.js'
 import { devicePath } from '../kernel/device-name.js'
 import { kernelDevice } from '../kernel/kernel.js'
 import { ublkDevice } from '../kernel/ublk-device.js'
@@ -20,6 +20,26 @@ export async function endUnannounced(identifier: string): Promise<void> {
   if (index === undefined) return
   never(devicePath({ front: 'nbd', index }))
   kernelDevice.disconnect(index)
+}
+
+/**
+ * Ends a device that the kernel does not know by its identifier: it would be taken for another program's, and its volume
+ * be freed under its swap.
+ * @throws ExitError: the kernel is too old
+ */
+export function checkIdentifier(index: number, identifier: string): void {
+  const device = { front: 'nbd', index, identifier } as const
+  let known = false
+  try {
+    known = presenceOf(device) === 'there'
+  } finally {
+    if (!known) kernelDevice.disconnect(index)
+  }
+  if (known) return
+  throw new ExitError(
+    `the kernel keeps no identifier of ${devicePath(device)}: it is too old for nbd, which needs Linux 5.14; --front ublk needs Linux 6.1`,
+    EXIT.system,
+  )
 }
 
 /** Ends what the kernel still has of a folder's device, whose disk is gone, or that never had one. */

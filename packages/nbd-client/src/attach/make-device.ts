@@ -6,7 +6,7 @@ import type { Volume } from '../engine/block-volume.js'
 import { closeDescriptor, kernelDevice } from '../kernel/kernel.js'
 import { ublkDevice } from '../kernel/ublk-device.js'
 import type { AttachOptions } from './attach-options.js'
-import { endLeftOver } from './left-over.js'
+import { checkIdentifier, endLeftOver } from './left-over.js'
 
 /** The device that the kernel is to make. */
 interface Wanted {
@@ -27,7 +27,9 @@ export async function makeDevice(
   wanted: Wanted,
 ): Promise<{ index: number; link?: UblkLink }> {
   if (options.front === 'ublk') return await startUblk(volume, options, wanted)
-  return { index: connectNbd(volume, options, wanted) }
+  const index = connectNbd(volume, options, wanted)
+  checkIdentifier(index, wanted.identifier)
+  return { index }
 }
 
 function connectNbd(volume: Volume, options: AttachOptions, wanted: Wanted): number {
