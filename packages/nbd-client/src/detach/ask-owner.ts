@@ -4,7 +4,7 @@ import { devicePath } from '../kernel/device-name.js'
 import { describeUses, MOMENT_MS } from '../kernel/device-uses.js'
 import type { RunningClient } from '../report/control.js'
 import { say } from '../report/log.js'
-import { FORCED_MS, sayWhoHasIt, until } from './gone.js'
+import { FORCED_MS, isSoonGone, sayWhoHasIt, until } from './gone.js'
 import { swappedTo, usesBesidesSwap } from './uses-besides-swap.js'
 
 /** The control socket is closed: the process is about to end, or has ended. */
@@ -12,7 +12,7 @@ const CLOSED = ['ENOENT', 'ECONNREFUSED', 'ECONNRESET']
 
 /**
  * Has the process that serves a device end it. `timeout`: seconds
- * @returns false: it has ended without being asked, as at another detach or when it is killed, and may have left the device
+ * @returns false: the process has ended, and may have left the device: unasked, as at another detach, or killed meanwhile
  * @throws Error: it has not, and why
  */
 export async function askOwner(
@@ -45,7 +45,10 @@ export async function askOwner(
     if (!(await until(ended, FORCED_MS)))
       throw new Error(`${path} has not ended in ${FORCED_MS / 1000} s: ${await reasonOf(device, owner)}`)
   }
-  await sayWhoHasIt(device)
+  if (await isSoonGone(device)) return true
+  // One that has ended is swap no more, and stays only while somebody has it open.
+  if (swappedTo(device) !== undefined || (await usesBesidesSwap(device, [])).length === 0) return false
+  sayWhoHasIt(device)
   return true
 }
 

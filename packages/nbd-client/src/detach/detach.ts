@@ -33,7 +33,7 @@ export async function detach(text: string, options: DetachOptions): Promise<void
   }
 }
 
-/** @returns false: its process has ended meanwhile, which changes how it is detached @throws as {@link detach} */
+/** @returns false: its process has ended meanwhile, and may have left it: look again @throws as {@link detach} */
 async function detachAs(
   state: DetachFacts['device'],
   device: DeviceIdentity,

@@ -4,7 +4,7 @@ import { ublkDevice } from '../kernel/ublk-device.js'
 import { say } from '../report/log.js'
 import type { DetachPlan } from './detach-plan.js'
 import { disconnect, endUnused, pull } from './disconnect.js'
-import { FORCED_MS, sayWhoHasIt, until } from './gone.js'
+import { FORCED_MS, isSoonGone, sayWhoHasIt, until } from './gone.js'
 
 /** Ends a device without its process. @param timeout milliseconds for each swapoff */
 export async function endHere(plan: DetachPlan, device: DeviceIdentity, timeout: number): Promise<void> {
@@ -20,7 +20,7 @@ export async function endHere(plan: DetachPlan, device: DeviceIdentity, timeout:
   say(`ending ${path} even if it is in use`)
   await endServer(device)
   await pull(device)
-  await sayWhoHasIt(device)
+  if (!(await isSoonGone(device))) sayWhoHasIt(device)
 }
 
 /** The driver of ublk would wait for its answers. */

@@ -8,9 +8,13 @@ const POLL_MS = 50
 /** The time for the rest of the work on a device that its users lose. */
 export const FORCED_MS = 90_000
 
+/** @returns false: the kernel has the device even after a moment */
+export function isSoonGone(device: DeviceIdentity): Promise<boolean> {
+  return until(() => presenceOf(device) !== 'there', MOMENT_MS)
+}
+
 /** The kernel keeps the number of a device that is still open, though the device does nothing any more. */
-export async function sayWhoHasIt(device: DeviceIdentity): Promise<void> {
-  if (await until(() => presenceOf(device) !== 'there', MOMENT_MS)) return
+export function sayWhoHasIt(device: DeviceIdentity): void {
   const { uses } = usesOf(blockName(device), [process.pid])
   say(`${devicePath(device)} has ended, and is gone when it is no longer in use: ${describeUses(uses)}`)
 }

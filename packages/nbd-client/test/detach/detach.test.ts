@@ -1,10 +1,12 @@
-// A detach whose device's process ends by itself between the look at it and the request: another detach runs, or it
-// was killed. The kernel's part is made up here.
+// A detach whose device's process ends by itself between the look at it and the request, or after that: another detach
+// runs, or it was killed. The kernel's part is made up here.
 import { spawnSync } from 'node:child_process'
 import { beforeEach, describe, expect, it, vi } from 'vitest'
 import { detach } from '../../src/detach/detach.js'
 import { endHere } from '../../src/detach/end-here.js'
 import { inKernel, processesOf } from '../../src/detach/owner.js'
+import { swappedTo, usesBesidesSwap } from '../../src/detach/uses-besides-swap.js'
+import { presenceOf } from '../../src/kernel/device-identity.js'
 import type { ClientStatus, RunningClient } from '../../src/report/control.js'
 
 const IDENTIFIER = 'rdmakit-0123456789abcdef'
@@ -19,15 +21,21 @@ vi.mock('../../src/detach/owner.js', () => ({
 }))
 vi.mock('../../src/detach/end-here.js', () => ({ endHere: vi.fn() }))
 vi.mock('../../src/detach/uses-besides-swap.js', () => ({
-  usesBesidesSwap: async () => [],
-  swappedTo: () => undefined,
+  usesBesidesSwap: vi.fn(),
+  swappedTo: vi.fn(),
+}))
+vi.mock('../../src/kernel/device-identity.js', async (original) => ({
+  ...(await original<typeof import('../../src/kernel/device-identity.js')>()),
+  presenceOf: vi.fn(),
 }))
 
-/** Of a process that has ended, whose control socket fails so. */
-function owner(failure: Error): RunningClient {
+/** Of a process that has ended, whose control socket fails so; undefined: that took the request. */
+function owner(failure?: Error): RunningClient {
   const { pid } = spawnSync('true')
   const status = { pid } as ClientStatus
-  const stop = vi.fn(async () => Promise.reject(failure))
+  const stop = vi.fn(async () => {
+    if (failure !== undefined) throw failure
+  })
   const upgrade = async () => Promise.reject(failure)
   return { pid, elsewhere: false, status, answers: async () => false, stop, upgrade }
 }
@@ -44,6 +52,9 @@ beforeEach(() => {
   vi.mocked(endHere).mockReset()
   vi.mocked(inKernel).mockReset()
   vi.mocked(processesOf).mockReset().mockResolvedValue({ owner: undefined, hung: [] })
+  vi.mocked(usesBesidesSwap).mockReset().mockResolvedValue([])
+  vi.mocked(swappedTo).mockReset()
+  vi.mocked(presenceOf).mockReset().mockReturnValue('gone')
 })
 
 describe('a device whose process ended unasked', () => {
@@ -70,6 +81,50 @@ describe('a device whose process ended unasked', () => {
     await detached()
     const device = { front: 'nbd', index: 7, identifier: IDENTIFIER }
     expect(vi.mocked(endHere).mock.calls).toEqual([[plan, device, 60_000]])
+  })
+})
+
+describe('a device whose process ended after it took the request', () => {
+  const asked = () => vi.mocked(processesOf).mockResolvedValueOnce({ owner: owner(), hung: [] })
+
+  it('is detached', async () => {
+    asked()
+    kernelHas(THERE)
+    await detached()
+    expect(inKernel).toHaveBeenCalledOnce()
+    expect(endHere).not.toHaveBeenCalled()
+  })
+
+  // It was killed, as for lack of memory: that is when swap is turned off.
+  it('is not detached while it is swap: only its next process has the pages', async () => {
+    asked()
+    kernelHas(THERE, THERE)
+    vi.mocked(presenceOf).mockReturnValue('there')
+    vi.mocked(swappedTo).mockReturnValue(4)
+    await expect(detached()).rejects.toThrow('only its next nbd-client can bring back')
+    expect(endHere).not.toHaveBeenCalled()
+  })
+
+  it('is ended here if nobody uses it', async () => {
+    asked()
+    kernelHas(THERE, THERE)
+    vi.mocked(presenceOf).mockReturnValue('there')
+    await detached()
+    const device = { front: 'nbd', index: 7, identifier: IDENTIFIER }
+    expect(vi.mocked(endHere).mock.calls).toEqual([['end', device, 60_000]])
+  })
+
+  it('has ended when only its number is left, for somebody has it open', async () => {
+    asked()
+    kernelHas(THERE)
+    vi.mocked(presenceOf).mockReturnValue('there')
+    const open = { kind: 'open', on: 'nbd7', by: 'process 8 (dd)' } as const
+    vi.mocked(usesBesidesSwap).mockResolvedValueOnce([]).mockResolvedValueOnce([open])
+    const said = vi.spyOn(process.stderr, 'write').mockReturnValue(true)
+    await detached()
+    expect(said.mock.lastCall?.[0]).toMatch(/\/dev\/nbd7 has ended, and is gone when it is no longer in use/)
+    said.mockRestore()
+    expect(endHere).not.toHaveBeenCalled()
   })
 })
 
