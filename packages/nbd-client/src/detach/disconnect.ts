@@ -56,6 +56,9 @@ export async function pull(device: DeviceIdentity): Promise<void> {
   // Without its disk the swap cannot be found any more, so swapoff comes first. It ends when the requests end.
   const begun = await Promise.all(swaps.map((swap) => beginSwapOff(swap, PULL_MS)))
   const removeRest = await disconnect(device)
-  await Promise.all(begun.map(({ over }) => over))
-  await removeRest()
+  try {
+    await Promise.all(begun.map(({ over }) => over))
+  } finally {
+    await removeRest()
+  }
 }

@@ -121,10 +121,15 @@ export async function swapOff(device: string, timeout = SWAPOFF_MS, swaps = SWAP
  * Starts swapoff of a device whose node is about to go, after which swapoff could not be requested. Two
  * processes request it at once; when one gets the error that there is no such swap, the other one has
  * started.
- * @returns when it has started; `over`: it is done, or was not done within `timeout` milliseconds
+ * @returns when it has started; `over`: it is done, or rejects as {@link swapOff} after `timeout` milliseconds
  * @throws Error as {@link swapOff}: it did not begin
  */
-export async function beginSwapOff(device: string, timeout: number): Promise<{ over: Promise<void> }> {
+export async function beginSwapOff(
+  device: string,
+  timeout: number,
+  swaps = SWAPS,
+): Promise<{ over: Promise<void> }> {
+  const remains = () => isSwap(device, readFileSync(swaps, 'utf8'))
   const begun = [0, 1].map(() =>
     runTool('swapoff', [device], timeout).then(
       () => undefined,
@@ -132,12 +137,18 @@ export async function beginSwapOff(device: string, timeout: number): Promise<{ o
     ),
   )
   const first = await Promise.race(begun)
-  if (first !== undefined && !isUnderWay(first) && isSwap(device)) throw first
+  if (first !== undefined && !isUnderWay(first) && remains()) throw first
   const deadline = performance.now() + timeout
-  const over = async () => {
-    await Promise.all(begun)
+  const end = async () => {
+    const failures = await Promise.all(begun)
     // It may have been under way before.
-    while (isSwap(device) && performance.now() < deadline) await setTimer(SWAPOFF_LOOK_MS)
+    while (remains() && performance.now() < deadline) await setTimer(SWAPOFF_LOOK_MS)
+    if (!remains()) return
+    const reason = failures.find((failure) => failure !== undefined && !isUnderWay(failure))
+    throw reason ?? new LateError(`${device} is still swap after ${timeout / 1000} s`)
   }
-  return { over: over() }
+  const over = end()
+  // The caller has something else to wait for first.
+  over.catch(() => {})
+  return { over }
 }

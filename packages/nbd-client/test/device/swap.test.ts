@@ -1,7 +1,7 @@
 import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterEach, describe, expect, it, vi } from 'vitest'
-import { isSwap, LateError, reasonOf, runTool } from '../../src/kernel/swap.js'
+import { beginSwapOff, isSwap, LateError, reasonOf, runTool } from '../../src/kernel/swap.js'
 import { temporaryFolder } from '../helpers/temporary-folder.js'
 
 const table = (...lines: string[]) =>
@@ -63,6 +63,39 @@ describe('a tool of the system', () => {
     swapoffIs('exit 7')
     await expect(swapoff()).rejects.toThrow(/failed: status 7, without a message$/)
     expect(reasonOf({ message: 'spawn EAGAIN', code: 'EAGAIN' }, '')).toBe('spawn EAGAIN')
+  })
+
+  describe('swapoff of a device that is about to go', () => {
+    /** @param entries of the kernel's list */
+    const begin = async (timeout: number, ...entries: string[]) => {
+      const swaps = join(temporaryFolder(), 'swaps')
+      writeFileSync(swaps, table(...entries))
+      return { swaps, ...(await beginSwapOff('/dev/nbd1', timeout, swaps)) }
+    }
+
+    it('is over when it is swap no more', async () => {
+      swapoffIs('echo "swapoff: /dev/nbd1: swapoff failed: Invalid argument" >&2; exit 4')
+      const { swaps, over } = await begin(50_000, partition('/dev/nbd1'))
+      writeFileSync(swaps, table())
+      expect(await over).toBeUndefined()
+    })
+
+    it('fails with the reason while it is swap', async () => {
+      const folder = swapoffIs(`mkdir "$(dirname "$0")/first" 2>/dev/null || {
+        echo "swapoff: /dev/nbd1: swapoff failed: Invalid argument" >&2; exit 4
+      }
+      until [ -e "$(dirname "$0")/go" ]; do sleep 0.05; done
+      echo "swapoff: /dev/nbd1: swapoff failed: Cannot allocate memory" >&2; exit 4`)
+      const { over } = await begin(5_000, partition('/dev/nbd1'))
+      writeFileSync(join(folder, 'go'), '')
+      await expect(over).rejects.toThrow(/Cannot allocate memory$/)
+    })
+
+    it('fails when another one that was under way does not end in time', async () => {
+      swapoffIs('echo "swapoff: /dev/nbd1: swapoff failed: Invalid argument" >&2; exit 4')
+      const { over } = await begin(500, partition('/dev/nbd1'))
+      await expect(over).rejects.toThrow(new LateError('/dev/nbd1 is still swap after 0.5 s'))
+    })
   })
 
   it('that is missing is named with what to do', async () => {
