@@ -243,6 +243,7 @@ export const NBD_CLIENT_ROWS: readonly Row[] = [
   ['attach --server {open} --size 16M --front loop', USAGE, /nbd, ublk/, '--front'],
   ['attach --server {open} --size 16M --state {exposed}', FILE, /mode 0700; run chmod 700/, '--state'],
   ['attach --server {open} --size 16M --swap-priority 40000', USAGE, /from 0 to 32767/, '--swap-priority'],
+  ['attach --server {open} --size 16M --swap-priority 10', USAGE, /it needs --swap$/, '--swap-priority'],
   ['detach', USAGE, /missing required argument/, 'device'],
   ['detach /dev/sda', USAGE, /not a device name/, '/dev/sda'],
   ['detach /dev/nbd0', FAILED, /not attached/, '/dev/nbd0'],

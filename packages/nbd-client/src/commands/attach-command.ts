@@ -4,6 +4,7 @@ import {
   makeStdioNonBlocking,
   type ProgramCommand,
 } from '@rdmakit/operator-kit'
+import { UsageError } from '@rdmakit/verbs'
 import { Option } from 'commander'
 import { chosenDevice } from '../attach/attach-options.js'
 import type { Front } from '../kernel/device-name.js'
@@ -75,6 +76,8 @@ export function addAttach(program: ProgramCommand, typed: string): void {
       makeStdioNonBlocking()
       installLastResort()
       chosenDevice(options)
+      if (options.swapPriority !== undefined && !options.swap)
+        throw new UsageError('--swap-priority is of swap: it needs --swap')
       const { startSwapFree } = await import('../attach/start-swap-free.js')
       // Also without --swap: the operator may make the device swap.
       const swapFree = await startSwapFree()
