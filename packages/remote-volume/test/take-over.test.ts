@@ -7,6 +7,7 @@ import { describe, expect, it, onTestFinished, vi } from 'vitest'
 import type { VolumeEngine } from '../src/engine/volume-engine.js'
 import { SlabTable } from '../src/slabs/slab-table.js'
 import { adoptSlabs, serversOf } from '../src/take-over/adopt-slabs.js'
+import { backedUp } from '../src/take-over/backed-up.js'
 import type { KeptServer } from '../src/take-over/kept-volume.js'
 import { incarnationsToResume, takeSessions } from '../src/take-over/take-sessions.js'
 import { makeEngine } from './helpers/engine.js'
@@ -210,5 +211,32 @@ describe('a server that refuses a session for what waiting does not mend', () =>
     const { told, outcome } = await takes(engine, [kept(0, { linger })])
     expect(told).toEqual(['waiting for iwarp://127.0.0.1:1 (it says EUSERS): no other server has its slabs'])
     expect(outcome).toMatchObject({ gone: [{ reason: 'it says EUSERS' }] })
+  })
+})
+
+describe('a slab can do without its servers', () => {
+  const PAGES = MIB / 4096
+  /** Pages that are missing in the file, by slab; the first three of slab 1 were being written. */
+  const engine = (...missing: number[]) => ({
+    slabSize: MIB,
+    leftClaimed: [PAGES, PAGES + 1, PAGES + 2],
+    missingInBackup: (slab: number) => missing[slab] ?? 0,
+  })
+  const backup = { file: '/srv/backup' }
+  const slabs = (of: (slab: number) => boolean) => [0, 1].map((slab) => of(slab))
+
+  it('not without a backup', () => {
+    expect(slabs(backedUp({}, engine()))).toEqual([false, false])
+  })
+
+  it('when the file has all of it', () => {
+    expect(slabs(backedUp({ backup }, engine(0, 1)))).toEqual([true, false])
+  })
+
+  it('with --ack backup, also when it lacks what was being written, and nothing else', () => {
+    const all = { backup, engine: { acknowledge: 'backup' } } as const
+    expect(slabs(backedUp(all, engine(0, 3)))).toEqual([true, true])
+    // The file had failed, or is another one.
+    expect(slabs(backedUp(all, engine(1, 4)))).toEqual([false, false])
   })
 })

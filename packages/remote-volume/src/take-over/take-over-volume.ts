@@ -15,6 +15,7 @@ import {
 } from '../volume/volume-options.js'
 import { VolumeParts } from '../volume/volume-parts.js'
 import { type Adopted, adoptSlabs, moveToIncarnations, renumber, serversOf } from './adopt-slabs.js'
+import { backedUp } from './backed-up.js'
 import type { KeptVolume } from './kept-volume.js'
 import { takeSessions } from './take-sessions.js'
 
@@ -114,12 +115,4 @@ function contextOf({ backup }: VolumeOptions, { context }: KeptVolume): Context 
   if (backup === undefined || context === undefined)
     throw new NothingLeftError('no server has the session any more: nothing of the volume is left')
   return openDevice(context.name, context.provider)
-}
-
-/** Whether a slab can do without its servers: what was answered is in the file. */
-function backedUp({ backup, engine: given }: VolumeOptions, engine: VolumeEngine): (slab: number) => boolean {
-  if (backup === undefined) return () => false
-  // Only WRITEs that were never answered are missing then, and the kernel repeats them.
-  if (given?.acknowledge === 'backup') return () => true
-  return (slab) => engine.missingInBackup(slab) === 0
 }
