@@ -44,6 +44,8 @@ export class NbdLink implements DeviceLink {
   /** Gives it sockets of these lanes in place of those that are gone. */
   async retake(lost: readonly number[]): Promise<void> {
     for (const lane of lost) this.#replace(lane)
+    // One whose socket died while nothing was heard of that, as during a hand-over, is not idle once more.
+    for (const { index } of this.#volume.lanes) this.#retry(index)
   }
 
   /** No socket is replaced any more. */

@@ -8,8 +8,8 @@ vi.mock('../../src/kernel/device-identity.js', () => ({ presenceOf: () => 'there
 
 const device = { front: 'nbd', index: 7, identifier: 'rdmakit-test' } as const
 
-/** A volume whose lanes get no socket as often as `refusals` says. */
-function volumeWith(refusals: number) {
+/** A volume whose lanes get no socket as often as `refusals` says, of which those that are `serving` have one. */
+function volumeWith(refusals: number, lanes: readonly number[] = [], serving: readonly number[] = []) {
   const attached: number[] = []
   let idle: (event: { lane: number }) => void = () => {}
   const engine = {
@@ -19,12 +19,13 @@ function volumeWith(refusals: number) {
       return () => {}
     },
     attachSocketpair(lane: number) {
+      if (serving.includes(lane)) throw Object.assign(new Error('it serves a connection'), { code: 'EBUSY' })
       if (refusals-- > 0) throw Object.assign(new Error('too many open files'), { code: 'EMFILE' })
       attached.push(lane)
       return openSync('/dev/null', 'r')
     },
   }
-  const volume = { engine, size: 4096, lanes: [] } as unknown as Volume
+  const volume = { engine, size: 4096, lanes: lanes.map((index) => ({ index })) } as unknown as Volume
   return { volume, attached, idle: (lane: number) => idle({ lane }) }
 }
 
@@ -47,4 +48,20 @@ it('a lane for which no socket can be made gets one when there is one again', as
     expect.stringMatching(/lane 3 has no socket: too many open files/),
     expect.stringMatching(/lane 3 has no socket: too many open files/),
   ])
+})
+
+// Of a hand-over nobody hears that a lane is idle.
+it('a lane that lost its socket during a hand-over that failed gets one, and the others keep theirs', async () => {
+  vi.useFakeTimers()
+  onTestFinished(() => void vi.useRealTimers().restoreAllMocks())
+  const given = vi.spyOn(kernelDevice, 'reconfigure').mockImplementation(() => {})
+  const said = vi.spyOn(process.stderr, 'write').mockReturnValue(true)
+  const { volume, attached } = volumeWith(0, [0, 1, 2], [0])
+  const link = new NbdLink(volume, device, { timeout: 6, deadConnectionTimeout: 3600 })
+  await link.retake([])
+  await vi.advanceTimersByTimeAsync(10_000)
+  link.end()
+  expect(attached).toEqual([1, 2])
+  expect(given).toHaveBeenCalledTimes(2)
+  expect(said).not.toHaveBeenCalled()
 })
