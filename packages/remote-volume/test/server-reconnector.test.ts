@@ -1,8 +1,8 @@
 // How long a server is called that has the only copy of something: with a clock of its own.
 import { SwapServerError, SwapServerSession } from '@rdmakit/swap-server'
-import { UsageError, VerbsError } from '@rdmakit/verbs'
+import { VerbsError } from '@rdmakit/verbs'
 import { afterEach, beforeEach, expect, it, vi } from 'vitest'
-import { ServerReconnector } from '../src/servers/server-reconnector.js'
+import { OtherDeviceError, ServerReconnector } from '../src/servers/server-reconnector.js'
 import { VolumeServer } from '../src/servers/volume-server.js'
 import { MIB } from './helpers/swap-servers.js'
 
@@ -12,7 +12,14 @@ const ended = () => new SwapServerError('ENOENT', 'there is no such session')
 const forbidden = () => new SwapServerError('EACCES', 'the tenant, its key or the proof is wrong')
 const unproven = () => new SwapServerError('EBADMSG', 'there is no such session; but …')
 const taken = () => new SwapServerError('ESTALE', 'another process has taken the volume over')
-const back = { slabSize: MIB, list: async () => [], leave: async () => {} } as unknown as SwapServerSession
+const back = {
+  slabSize: MIB,
+  list: async () => [],
+  leave: async () => {},
+  close: async () => {},
+} as unknown as SwapServerSession
+/** Whatever address is called first. */
+const answering = async ([uri = '']: readonly string[]) => ({ ...back, uri }) as unknown as SwapServerSession
 
 let recall: ServerReconnector
 beforeEach(() => {
@@ -22,6 +29,7 @@ afterEach(async () => {
   shared = false
   waitedFor = true
   address = ELSEWHERE
+  others = []
   await recall.close()
   vi.useRealTimers()
   vi.restoreAllMocks()
@@ -31,6 +39,7 @@ const HERE = 'shm:///run/rdmakit/server.sock'
 const ELSEWHERE = 'iwarp://192.0.2.1:7471'
 /** of the server that is called */
 let address = ELSEWHERE
+let others: readonly string[] = []
 
 /** Another incarnation has the session of the server that is called, which is not waited for then. */
 let shared = false
@@ -39,7 +48,7 @@ let waitedFor = true
 
 /** Calls a server, whose answers come one after the other, the last of them again and again. */
 function call(...answers: (() => Error)[]) {
-  const resume = vi.spyOn(SwapServerSession, 'resume').mockResolvedValue(back)
+  const resume = vi.spyOn(SwapServerSession, 'resume').mockImplementation(answering)
   for (const answer of answers) resume.mockRejectedValueOnce(answer())
   const rejoin = vi.fn(async () => {})
   const lose = vi.fn()
@@ -58,7 +67,7 @@ function call(...answers: (() => Error)[]) {
     progress,
   })
   const identity = { epoch: '0123456789abcdef', session: 7, token: new Uint8Array(16) }
-  const server = VolumeServer.gone(0, [address], 'it failed', identity)
+  const server = VolumeServer.gone(0, [address, ...others], 'it failed', identity)
   server.away = waitedFor && !shared
   recall.start()
   recall.call(server)
@@ -95,8 +104,7 @@ it('a server of another host is called as long as it may be, whoever refuses', a
 
 it('a server whose way here is another one just now is called as long as it may be', async () => {
   const { rejoin, lose } = call()
-  for (let time = 0; time < 3; time++)
-    rejoin.mockRejectedValueOnce(new UsageError('it came back with another device'))
+  for (let time = 0; time < 3; time++) rejoin.mockRejectedValueOnce(new OtherDeviceError('another device'))
   await pass(5_000)
   expect(rejoin).toHaveBeenCalledTimes(4)
   expect(lose).not.toHaveBeenCalled()
@@ -119,6 +127,26 @@ it('a call that is not answered ends after 5 s, and the next one follows', async
   await pass(500)
   expect(rejoin).toHaveBeenCalledOnce()
   expect(lose).not.toHaveBeenCalled()
+})
+
+it.each([
+  ['waited for', true],
+  ['given up', false],
+])('a server that is %s and answers over another device is called at its other address', async (_, away) => {
+  waitedFor = away
+  const here = 'rdma://192.0.2.1:7471'
+  others = [here]
+  vi.spyOn(SwapServerSession, 'open').mockImplementation(answering)
+  const { join, rejoin, lose, progress } = call()
+  const [taken, other] = away ? [rejoin, join] : [join, rejoin]
+  taken.mockRejectedValueOnce(new OtherDeviceError('it is reached over another device'))
+  await pass(5_000)
+  for (const spy of [lose, other]) expect(spy).not.toHaveBeenCalled()
+  const sessions = taken.mock.calls as unknown as [unknown, SwapServerSession][]
+  expect(sessions.map(([, { uri }]) => uri)).toEqual([ELSEWHERE, here])
+  expect(progress.mock.calls.flat()).toEqual(
+    away ? [] : [expect.stringMatching(/over another device; it is called again$/)],
+  )
 })
 
 it('a second of which it did something else does not count', async () => {

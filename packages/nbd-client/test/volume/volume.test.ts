@@ -1,7 +1,7 @@
 import type { ServerFailure } from '@rdmakit/remote-volume'
 import { describe, expect, it } from 'vitest'
 import { eventually } from '../../../../test/eventually.js'
-import { serve, socketAddress } from '../../../remote-volume/test/helpers/swap-servers.js'
+import { ADDRESSES, serve, socketAddress } from '../../../remote-volume/test/helpers/swap-servers.js'
 import { BlockEngine } from '../../src/engine/block-engine.js'
 import type { Volume, VolumeOptions } from '../../src/engine/block-volume.js'
 import { Client, MIB, READ, setup, WRITE } from '../helpers/fixture.js'
@@ -71,6 +71,19 @@ describe('a volume with two replicas', () => {
       [1, true],
       [2, true],
     ])
+  })
+
+  it('takes a server back that is reached over another device at its first address by then', async () => {
+    const { server: before, uri: elsewhere } = await serve(8, ADDRESSES.iwarp())
+    await before.close()
+    const [first, second] = [await serve(8), await serve(8)]
+    await using volume = await open([], { servers: [[elsewhere, first.uri], [second.uri]] })
+    await first.server.close()
+    await eventually(() => volume.slabs.degraded === 4)
+    const { server } = await serve(8, elsewhere)
+    await server.listen(first.uri)
+    await eventually(() => volume.slabs.mapped === 4)
+    expect(volume.servers.at(-1)).toMatchObject({ failure: undefined, uri: first.uri })
   })
 
   it('closes in the middle of a refill', async () => {

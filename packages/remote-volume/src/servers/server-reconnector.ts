@@ -22,6 +22,9 @@ const LAST_CALL_MS = 2_000
 /** How long no process listens there on this host, until its memory counts as lost. */
 const REFUSED_MS = 1_000
 
+/** A server has answered at an address that another device reaches than the volume's. */
+export class OtherDeviceError extends Error {}
+
 export interface ReconnectorOptions {
   readonly session: SessionOptions
   readonly volume: VolumeShape
@@ -49,6 +52,8 @@ export class ServerReconnector {
   readonly #options: ReconnectorOptions
   readonly #ending = new AbortController()
   readonly #calls = new Map<VolumeServer, Promise<void>>()
+  /** how often an address has answered over another device than the volume's */
+  readonly #elsewhere = new Map<string, number>()
   #open = false
 
   constructor(options: ReconnectorOptions) {
@@ -92,10 +97,11 @@ export class ServerReconnector {
       let session: SwapServerSession | undefined
       try {
         await endLingering(gone, options)
-        session = await SwapServerSession.open(gone.uris, options)
+        session = await SwapServerSession.open(this.#addressesOf(gone), options)
         return await join(gone.uris, session)
       } catch (failure) {
         await session?.close()
+        if (session !== undefined) this.#noteElsewhere(session, failure)
         if (signal.aborted) return
         if (failure instanceof FencedError) return fenced(failure)
         const { message } = failure as Error
@@ -142,9 +148,19 @@ export class ServerReconnector {
     return true
   }
 
+  /** In the order of a call: the first one that answers is taken, so those of another device come last. */
+  #addressesOf({ uris }: VolumeServer): string[] {
+    const times = (uri: string) => this.#elsewhere.get(uri) ?? 0
+    return uris.toSorted((a, b) => times(a) - times(b))
+  }
+
+  #noteElsewhere({ uri }: SwapServerSession, failure: unknown): void {
+    if (failure instanceof OtherDeviceError) this.#elsewhere.set(uri, (this.#elsewhere.get(uri) ?? 0) + 1)
+  }
+
   /** @returns undefined when it is back, when another process has it, or behind {@link close} */
   async #resumeOnce(gone: VolumeServer, limit: number): Promise<NotResumed | undefined> {
-    const { identity, uris } = gone
+    const { identity } = gone
     const failed = (failure: unknown, ended: boolean) => ({
       reason: (failure as Error).message,
       ended,
@@ -161,13 +177,14 @@ export class ServerReconnector {
     const stop = onAbort(signal, () => call.abort(signal.reason))
     try {
       const options = { ...session, signal: call.signal }
-      const outcome = await resumeSession({ uris, identity }, volume, options)
+      const outcome = await resumeSession({ uris: this.#addressesOf(gone), identity }, volume, options)
       if (!('session' in outcome)) return outcome
       try {
         await rejoin(gone, outcome.session, outcome.slabs)
         return undefined
       } catch (failure) {
         await outcome.session.leave()
+        this.#noteElsewhere(outcome.session, failure)
         // The server still has its memory, whatever is wrong with the way to it at the moment.
         return failed(failure, false)
       }

@@ -2,7 +2,7 @@ import { formatSize } from '@rdmakit/operator-kit'
 import type { RemoteSlab, SwapServerSession } from '@rdmakit/swap-server'
 import { UsageError } from '@rdmakit/verbs'
 import type { FencedError } from '../servers/fenced-error.js'
-import { ServerReconnector } from '../servers/server-reconnector.js'
+import { OtherDeviceError, ServerReconnector } from '../servers/server-reconnector.js'
 import type { VolumeServer } from '../servers/volume-server.js'
 import { ServerIndexes } from './server-indexes.js'
 import type { SlabWork } from './slab-work.js'
@@ -208,8 +208,10 @@ export class ServerMembership {
     session: SwapServerSession,
     adopt: (server: VolumeServer) => void = () => {},
   ): Promise<void> {
-    if (session.slabSize !== this.#engine.slabSize || session.context !== this.#state.context)
-      throw new UsageError('it came back with another slab size or device')
+    if (session.slabSize !== this.#engine.slabSize)
+      throw new UsageError('it came back with another slab size')
+    if (session.context !== this.#state.context)
+      throw new OtherDeviceError(`${session.uri} is reached over another device than the volume's`)
     const connections = await this.#lanes.connect(session)
     if (this.#state.fenced !== undefined) throw this.#state.fenced
     // This must happen before any await; without a slab it has no replica.
