@@ -33,6 +33,7 @@ export class VolumeServer {
   /** it is gone, some slabs have their only copy there, and it may come back with that */
   away = false
   readonly #spares: RemoteSlab[] = []
+  readonly #allocating = new AbortController()
   /** how often it has refused a slab since it last gave one */
   #refusals = 0
   /** until when others come first, of performance.now() */
@@ -119,9 +120,14 @@ export class VolumeServer {
     return slab
   }
 
+  /** Nothing is allocated any more, not even what the server was asked for: its answer may take a minute. */
+  endAllocation(): void {
+    this.#allocating.abort(new Error('the volume was closed'))
+  }
+
   async #allocate(): Promise<RemoteSlab | undefined> {
     try {
-      const [slab] = await this.session.allocate(1)
+      const [slab] = await this.session.allocate(1, this.#allocating)
       this.#refusals = 0
       return slab
     } catch (failure) {
@@ -156,7 +162,7 @@ export class VolumeServer {
   /** Allocates ahead of use, as far as the server has room. */
   async fillSpares(wanted: number): Promise<void> {
     while (this.failure === undefined && this.#spares.length < wanted && this.session.freeSlabs > 0)
-      this.#spares.push(...(await this.session.allocate(1)))
+      this.#spares.push(...(await this.session.allocate(1, this.#allocating)))
   }
 }
 

@@ -60,7 +60,7 @@ export class VolumeParts<Engine extends VolumeEngine = VolumeEngine> {
 
   /** Nothing moves any more. */
   async quiesce(timeout: number): Promise<void> {
-    const { engine, onFailure, onFenced, onBackupFailure } = this.state
+    const { engine, servers, onFailure, onFenced, onBackupFailure } = this.state
     for (const listeners of [onFailure, onFenced, onBackupFailure]) listeners.clear()
     this.state.over = true
     this.#quiescing = true
@@ -68,7 +68,10 @@ export class VolumeParts<Engine extends VolumeEngine = VolumeEngine> {
     try {
       await engine.close(timeout)
     } finally {
-      await Promise.all([this.slabs.close(), called])
+      const ended = Promise.all([this.slabs.close(), called])
+      // Whoever goes on with the volume waits for this, and users of it for that one.
+      for (const server of servers) server.endAllocation()
+      await ended
       await this.members.endIndexes()
     }
   }

@@ -123,6 +123,7 @@ export async function ask(
   connection: ControlConnection,
   request: control.Request.$Properties,
   timeout: number,
+  signal?: AbortSignal,
 ): Promise<control.Response> {
-  return responseOf(await connection.request(control.Request.encode(request).finish(), { timeout }))
+  return responseOf(await connection.request(control.Request.encode(request).finish(), { timeout, signal }))
 }

@@ -188,12 +188,13 @@ export class SwapServerSession {
 
   /**
    * Allocates all of `count` zeroed slabs, or none.
-   * @throws SwapServerError ENOSPC when the server has fewer
+   * @param signal gives it up; a slab that the server allocates all the same stays the session's
+   * @throws SwapServerError ENOSPC when the server has fewer; the signal's reason
    */
-  async allocate(count: number): Promise<RemoteSlab[]> {
+  async allocate(count: number, { signal }: Pick<ListOptions, 'signal'> = {}): Promise<RemoteSlab[]> {
     const slabs: RemoteSlab[] = []
     try {
-      while (slabs.length < count) slabs.push(...(await this.#allocateSome(count - slabs.length)))
+      while (slabs.length < count) slabs.push(...(await this.#allocateSome(count - slabs.length, signal)))
     } catch (failure) {
       await this.free(slabs).catch(() => {})
       throw failure
@@ -201,9 +202,9 @@ export class SwapServerSession {
     return slabs
   }
 
-  async #allocateSome(count: number): Promise<RemoteSlab[]> {
+  async #allocateSome(count: number, signal: AbortSignal | undefined): Promise<RemoteSlab[]> {
     const wanted = Math.min(count, MAX_SLABS_PER_REQUEST)
-    const { allocate } = await this.#change({ allocate: { count: wanted } }, ALLOCATE_TIMEOUT_MS)
+    const { allocate } = await this.#change({ allocate: { count: wanted } }, ALLOCATE_TIMEOUT_MS, signal)
     const slabs = (allocate?.slabs ?? []).map((slab) => slabOf(slab, this.slabSize))
     if (slabs.length !== wanted)
       throw new SwapServerError('EPROTO', `the server gave ${slabs.length} slabs instead of ${wanted}`)
@@ -343,15 +344,15 @@ export class SwapServerSession {
     this.#connections.control.ref()
   }
 
-  #ask(request: control.Request.$Properties, timeout = REQUEST_TIMEOUT_MS): Promise<control.Response> {
-    return ask(this.#connections.control, request, timeout)
+  #ask(request: control.Request.$Properties, timeout = REQUEST_TIMEOUT_MS, signal?: AbortSignal) {
+    return ask(this.#connections.control, request, timeout, signal)
   }
 
   /** A request whose effect is counted here when it is answered, and not by an earlier heartbeat. */
-  async #change(request: control.Request.$Properties, timeout?: number): Promise<control.Response> {
+  async #change(request: control.Request.$Properties, timeout?: number, signal?: AbortSignal) {
     this.#changing++
     try {
-      return await this.#ask(request, timeout)
+      return await this.#ask(request, timeout, signal)
     } finally {
       this.#changing--
     }

@@ -14,7 +14,10 @@ export interface ControlConnection {
   /** Sets the handler of the peer's requests. */
   handle(answer: (request: { readonly data: Uint8Array }) => Uint8Array | Promise<Uint8Array>): void
   /** Asks the peer. @param options.timeout in milliseconds */
-  request(bytes: Uint8Array, options: { readonly timeout: number }): Promise<Uint8Array>
+  request(
+    bytes: Uint8Array,
+    options: { readonly timeout: number; readonly signal?: AbortSignal | undefined },
+  ): Promise<Uint8Array>
   /** @param options.drain default true: outstanding messages arrive first */
   close(options?: { readonly drain?: boolean }): Promise<void>
 }

@@ -1,6 +1,7 @@
 import { randomBytes } from 'node:crypto'
 import { RingConnection } from '@rdmakit/ring-transport'
 import { ConnectionId, ConnectionRejectedError } from '@rdmakit/verbs'
+import { deferred } from '@rdmakit/verbs/internal'
 import { pino } from 'pino'
 import { afterEach, beforeAll, beforeEach, describe, expect, it, vi } from 'vitest'
 import { eventually } from '../../../../test/eventually.js'
@@ -47,6 +48,25 @@ describe.each(Object.entries(ADDRESSES))('a session over %s', (_, listenAt) => {
       freeSlabs: 8,
       epoch: server.epoch,
     })
+  })
+
+  it('gives up an allocation that is aborted, whose answer comes later, and goes on', async () => {
+    const client = await session()
+    const { store } = server
+    const allocate = store.allocate.bind(store)
+    const answer = deferred<void>()
+    let asked = 0
+    store.allocate = async (...request) => {
+      if (asked++ === 0) await answer.promise
+      return await allocate(...request)
+    }
+    const abort = new AbortController()
+    const given = client.allocate(1, abort)
+    await eventually(() => asked === 1)
+    abort.abort(new Error('enough'))
+    await expect(given).rejects.toThrow('enough')
+    answer.resolve()
+    expect(await client.allocate(1)).toHaveLength(1)
   })
 
   it('allocates zeroed slabs that a data connection writes and reads', async () => {
