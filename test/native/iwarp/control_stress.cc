@@ -134,8 +134,7 @@ void posted_before_reset(int rounds) {
     move(IBV_QPS_INIT);
     move(IBV_QPS_ERR);
     begun = round;
-    for (volatile int pause = round % 64; pause > 0; pause = pause - 1) {
-    }
+    for (int pause = round % 64; pause > 0; pause--) std::atomic_signal_fence(std::memory_order_seq_cst);
     move(IBV_QPS_RESET);
     move(IBV_QPS_INIT);
     CHECK(post(2) == 0);
