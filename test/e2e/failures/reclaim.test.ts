@@ -87,6 +87,14 @@ describe('swap-server reclaim', () => {
     expect(stdout).toBe('0 bytes of 8 MiB are back; 8 MiB are still lent, of which 0 bytes are being moved\n')
     expect(status).toBe(1)
     expect((await reclaim(folder.path, '0')).stdout).toBe('all memory is lent again\n')
+    const all = await reclaim(folder.path, 'all', '--wait', '0')
+    expect(all.stdout).toMatch(/^0 bytes of 16 MiB are back; /)
+    expect(all.status).toBe(1)
+    await client.stop()
+    expect(await reclaim(folder.path, 'all')).toMatchObject({
+      status: 0,
+      stdout: 'nothing was lent, and nothing is meanwhile\n',
+    })
   })
 
   it.each([

@@ -284,7 +284,7 @@ describe('what needs more than a command line', () => {
     const reclaim = new Program(SWAP_SERVER, ['reclaim', '100T'], { RDMAKIT_RUN: ours.path })
     expect(await reclaim.ends()).toEqual({ status: UNAVAILABLE, signal: null })
     expect(reclaim.stderr).toMatch(
-      /<size> 100 TiB is more than swap-server \d+ has lent; it has lent nothing\n$/,
+      /<size> 100 TiB is more than swap-server \d+ has lent; it has lent nothing; "all" keeps it so\n$/,
     )
   })
 

@@ -37,10 +37,15 @@ export function auditLog(log: Logger, path: string | undefined): AuditLog {
 
 /** More than is lent cannot be given back. @throws Refusal */
 function withinLent({ lending, store }: SwapServer, holding: Holding): Holding {
-  if (Math.ceil(holding.bytes / store.slabSize) * store.slabSize > lending.lent && holding.bytes > 0)
+  const { bytes } = holding
+  if (
+    Number.isFinite(bytes) &&
+    Math.ceil(bytes / store.slabSize) * store.slabSize > lending.lent &&
+    bytes > 0
+  )
     throw new Refusal(
       'ENOSPC',
-      `<size> ${formatSize(holding.bytes)} is more than swap-server ${process.pid} has lent; ${lending.lent === 0 ? 'it has lent nothing' : `ask for ${lending.lent / MIB}M at most`}`,
+      `<size> ${formatSize(bytes)} is more than swap-server ${process.pid} has lent; ${lending.lent === 0 ? 'it has lent nothing; "all" keeps it so' : `ask for ${lending.lent / MIB}M at most`}`,
     )
   return holding
 }

@@ -82,7 +82,7 @@ function addReclaim(program: ProgramCommand, typed: string): void {
     .description(
       'Take memory back now: the server lends that much less, and asks clients to move slabs to other servers.',
     )
-    .argument('<size>', 'amount to take back, e.g. 2G; 0: lend everything again')
+    .argument('<size>', 'amount to take back, e.g. 2G; all: what is lent; 0: lend everything again')
     .option('--pid <pid>', 'process ID of the swap-server, if several run here', PID)
     .option('--hold <seconds>', 'how long to lend that much less', integerInRange(0, DAY), 60)
     .option('--wait <seconds>', 'how long to wait for the memory', integerInRange(0, DAY), 60)
@@ -91,7 +91,7 @@ function addReclaim(program: ProgramCommand, typed: string): void {
       notes: [
         `Exit status: ${EXIT.ok} all of it is back, ${EXIT.failed} part of it is still lent, ${EXIT.unavailable} no such server is running, or the request exceeds what it has lent (nothing is done then).`,
       ],
-      examples: [`${typed} reclaim 2G --wait 300`, `${typed} reclaim 0`],
+      examples: [`${typed} reclaim 2G --wait 300`, `${typed} reclaim all --hold 1800`, `${typed} reclaim 0`],
     })
     .action(async (size: string, options: { pid?: number; hold: number; wait: number; json: boolean }) => {
       const { reclaimMemory } = await import('./reclaim.js')

@@ -12,18 +12,21 @@ import type { Holding, HoldOutcome } from '../server/memory/lending.js'
 
 const MAX_SECONDS = 86_400
 
+/** What the size is of all that is lent, whatever that is when the server is asked. */
+const ALL = 'all'
+
 /** Parses the body of `POST /reclaim`. @throws InvalidInputError */
 export function parseHolding(body: unknown): Holding {
   const { bytes, duration, patience } = (body ?? {}) as Partial<Record<keyof Holding, unknown>>
   return {
-    bytes: integerOf(bytes, '"bytes"', 0),
+    bytes: bytes === ALL ? Number.POSITIVE_INFINITY : integerOf(bytes, '"bytes"', 0),
     duration: integerOf(duration, '"duration"', 0, MAX_SECONDS * 1000),
     patience: integerOf(patience, '"patience"', 0, MAX_SECONDS * 1000),
   }
 }
 
 export interface ReclaimCommand {
-  /** as written by the operator */
+  /** as written by the operator, e.g. 2G; "all"; "0" */
   readonly size: string
   /** undefined: the only one there is */
   readonly pid: number | undefined
@@ -55,12 +58,13 @@ export async function serverOf(pid: number | undefined): Promise<RunningProgram>
  * @throws UsageError: no such server, or several; what the server refuses
  */
 export async function reclaimMemory({ size, pid, hold, wait }: ReclaimCommand) {
-  const bytes = size === '0' ? 0 : parseSize(size, '<size>')
+  const bytes = size === ALL ? ALL : size === '0' ? 0 : parseSize(size, '<size>')
   const server = await serverOf(pid)
-  const holding: Holding = { bytes, duration: hold * 1000, patience: wait * 1000 }
+  const holding = { bytes, duration: hold * 1000, patience: wait * 1000 }
   const outcome = (await server.call('POST', '/reclaim', holding, wait * 1000 + 5_000)) as HoldOutcome
   const { asked, freed, moving, slabSize } = outcome
   if (bytes === 0) return { text: 'all memory is lent again', complete: true, outcome }
+  if (asked === 0) return { text: 'nothing was lent, and nothing is meanwhile', complete: true, outcome }
   const missing = asked - freed
   const rest =
     missing === 0

@@ -318,6 +318,18 @@ describe('a server whose host needs memory', () => {
     expect(await held).toMatchObject({ asked: 2, freed: 2 })
   })
 
+  it('holds back all of it, also where nothing is lent', async () => {
+    const { server, connect } = await serve(4, {})
+    const session = await connect()
+    const all = { bytes: Number.POSITIVE_INFINITY, duration: HOUR_MS, patience: HOUR_MS }
+    expect(await server.lending.hold(all)).toMatchObject({ asked: 0, freed: 0 })
+    await expect(session.allocate(1)).rejects.toThrow(/the operator holds memory back/)
+    await server.lending.hold({ ...all, bytes: 0 })
+    obliging(session, await borrow(session, 3))
+    expect(await server.lending.hold(all)).toMatchObject({ asked: 3, freed: 3 })
+    await expect(session.allocate(1)).rejects.toThrow(/the operator holds memory back/)
+  })
+
   it('lends again when the hold is over', async () => {
     const { server, connect } = await serve(4, {})
     const session = await connect()

@@ -35,7 +35,7 @@ export interface LendingOptions {
 
 /** Memory that an operator holds back. */
 export interface Holding {
-  /** bytes to lend less than now; 0: lend again what there is */
+  /** bytes to lend less than now; 0: lend again what there is; Infinity: lend nothing */
   readonly bytes: number
   /** milliseconds for which it holds */
   readonly duration: number
@@ -170,7 +170,7 @@ export class Lending {
       throw new Refusal('ESHUTDOWN', 'the server is ending, and asks for all of its memory back')
     const now = performance.now()
     const asked = Math.min(this.#all, Math.ceil(bytes / this.store.slabSize))
-    const held = asked === 0 ? undefined : { slabs: this.#all - asked, until: now + duration }
+    const held = bytes === 0 ? undefined : { slabs: this.#all - asked, until: now + duration }
     this.#hold = held
     this.#look()
     while (held !== undefined && this.#hold === held && this.#all > held.slabs) {
