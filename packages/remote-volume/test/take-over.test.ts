@@ -215,12 +215,10 @@ describe('a server that refuses a session for what waiting does not mend', () =>
 })
 
 describe('a slab can do without its servers', () => {
-  const PAGES = MIB / 4096
-  /** Pages that are missing in the file, by slab; the first three of slab 1 were being written. */
+  /** Pages that are missing in the file, by slab; three of slab 1 were being written. */
   const engine = (...missing: number[]) => ({
-    slabSize: MIB,
-    leftClaimed: [PAGES, PAGES + 1, PAGES + 2],
     missingInBackup: (slab: number) => missing[slab] ?? 0,
+    lackingInBackup: (slab: number) => Math.max(0, (missing[slab] ?? 0) - 3 * slab),
   })
   const backup = { file: '/srv/backup' }
   const slabs = (of: (slab: number) => boolean) => [0, 1].map((slab) => of(slab))

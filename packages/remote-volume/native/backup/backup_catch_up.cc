@@ -136,9 +136,12 @@ bool BackupCatchUp::repair_chunks(uint64_t now) {
 
 void BackupCatchUp::bring(Operation& operation) {
   rdma_.codec().unpack_slots(operation);
+  // Between the two a page is claimed and queued, as that of a WRITE; but this one was answered long ago.
+  rdma_.backup()->begin_bringing();
   rdma_.backup()->offer(operation);
   pages_.add(operation.page_count());
   volume_.settle(operation.first_page(), operation.page_count(), operation.generation, PageState::written);
+  rdma_.backup()->end_bringing();
 }
 
 void BackupCatchUp::operation_decided(Operation& operation, bool succeeded) {

@@ -19,6 +19,8 @@ struct BackupMapHeader {
   // Zeros of a version that knew none.
   BackupStamp current;  // that the file has
   BackupStamp next;     // or has by now; none: no other
+  // 1: the catch-up is bringing pages.
+  std::atomic<uint64_t> bringing;
 };
 
 }  // namespace
@@ -33,12 +35,19 @@ int BackupMap::open(uint64_t pages, const std::string& file, const BackupIdentit
   words_ = static_cast<std::atomic<uint64_t>*>(memory_.entries());
   if (file.empty()) return 0;
   open_file(about, stamp, empty, bytes);
-  for (uint64_t i = 0; i < words; i++) {
+  end_queued(bringing_->exchange(0) != 0);
+  return 0;
+}
+
+void BackupMap::end_queued(bool brought) {
+  for (uint64_t i = 0; i * kPerWord < pages_; i++) {
     const uint64_t word = words_[i].load(std::memory_order_relaxed);
     const uint64_t queued = word >> 1 & kLow;
-    if (queued != 0) words_[i].store(word & ~(queued * 3), std::memory_order_relaxed);
+    if (queued == 0) continue;
+    words_[i].store(word & ~(queued * 3), std::memory_order_relaxed);
+    for (uint64_t left = brought ? 0 : queued; left != 0; left &= left - 1)
+      left_queued_.push_back(i * kPerWord + static_cast<uint64_t>(std::countr_zero(left)) / 2);
   }
-  return 0;
 }
 
 void BackupMap::open_file(const BackupIdentity& about, const BackupStamp& stamp, bool empty, size_t bytes) {
@@ -48,12 +57,15 @@ void BackupMap::open_file(const BackupIdentity& about, const BackupStamp& stamp,
   outdated_ = same && !left;
   if (!same || !left) {
     std::memset(memory_.entries(), 0, bytes);
-    *header = {header->table, about, {}, {}};
+    header->about = about;
+    header->current = header->next = {};
+    header->bringing.store(0);
   } else if (stamp != header->current) {
     header->current = stamp;
   }
   current_ = &header->current;
   next_ = &header->next;
+  bringing_ = &header->bringing;
 }
 
 // ---- hot path begins: no system call, no lock, no allocation ----
@@ -118,6 +130,16 @@ uint64_t BackupMap::count_missing(const PageMap& pages, uint64_t first, uint64_t
     first += here;
   }
   return total;
+}
+
+uint64_t BackupMap::count_lacking(const PageMap& pages, uint64_t first, uint64_t count,
+                                  const std::vector<uint64_t>& claimed) const {
+  const auto repeated = std::count_if(claimed.begin(), claimed.end(), [&](uint64_t page) {
+    return page >= first && page < first + count &&
+           std::binary_search(left_queued_.begin(), left_queued_.end(), page);
+  });
+  const uint64_t missing = count_missing(pages, first, count);
+  return missing - std::min(missing, static_cast<uint64_t>(repeated));
 }
 
 }  // namespace rdmakit::volume

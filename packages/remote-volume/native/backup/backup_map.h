@@ -17,6 +17,7 @@
 #include <atomic>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "backup/backup_header.h"
 #include "pages/table_memory.h"
@@ -66,6 +67,13 @@ class BackupMap {
 
   void unlock() { memory_.unlock(); }
 
+  // Pages, in order, that were queued when the last user of the map's file ended, so that the file may lack
+  // them. None if the catch-up was bringing some at that moment: which ones is not known. Constant once open.
+  const std::vector<uint64_t>& left_queued() const { return left_queued_; }
+  // The catch-up's, around offering pages to the backup whose claims it has.
+  void begin_bringing() { bringing_->store(1); }
+  void end_bringing() { bringing_->store(0); }
+
   BackupState get(uint64_t page) const { return in_word(words_[page / kPerWord].load(), page); }
   // How many pages from `first` on, at most `limit`, are in `state`.
   uint64_t run(uint64_t first, uint64_t limit, BackupState state) const;
@@ -83,6 +91,11 @@ class BackupMap {
   // Pages that are written and neither held nor queued. Also those that the catch-up is reading, and those
   // that a WRITE is bringing: neither is in the file if their server is lost now.
   uint64_t count_missing(const PageMap& pages, uint64_t first, uint64_t count) const;
+  // Of these, before anything is written, those that no WRITE brings again that was open when the last user
+  // of the files ended: it had queued its pages (it is answered when the file has them) and had them
+  // `claimed`, in order. Other claims, as the catch-up's and a repair's, are of pages that were answered.
+  uint64_t count_lacking(const PageMap& pages, uint64_t first, uint64_t count,
+                         const std::vector<uint64_t>& claimed) const;
 
  private:
   static constexpr uint64_t kLow = 0x5555'5555'5555'5555;
@@ -91,6 +104,7 @@ class BackupMap {
     return static_cast<BackupState>(word >> (2 * (page % kPerWord)) & 3);
   }
   void open_file(const BackupIdentity& about, const BackupStamp& stamp, bool empty, size_t bytes);
+  void end_queued(bool brought);
   // In the map's file, when there is one.
   BackupStamp& current() { return *current_; }
   BackupStamp& next() { return *next_; }
@@ -104,6 +118,9 @@ class BackupMap {
   BackupStamp private_next_;
   BackupStamp* current_ = &private_current_;
   BackupStamp* next_ = &private_next_;
+  std::atomic<uint64_t> private_bringing_{0};
+  std::atomic<uint64_t>* bringing_ = &private_bringing_;
+  std::vector<uint64_t> left_queued_;
   bool outdated_ = false;
 };
 

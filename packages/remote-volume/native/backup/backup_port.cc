@@ -64,6 +64,9 @@ void BackupPort::begin(const Operation& operation) {
   tickets_[operation.index].serial = serial + 1;
 }
 
+void BackupPort::begin_bringing() { backup_.map().begin_bringing(); }
+void BackupPort::end_bringing() { backup_.map().end_bringing(); }
+
 void BackupPort::offer(const Operation& operation) {
   tickets_[operation.index].offered = true;
   put(operation);

@@ -87,6 +87,9 @@ class BackupPort {
   void begin(const Operation& operation);
   // Before the WRITE is posted anywhere.
   void offer(const Operation& operation);
+  // The catch-up's, around offer(): see BackupMap.
+  void begin_bringing();
+  void end_bringing();
   // After offer(): the outcome depends on its queued pages. False: there were none.
   bool keep_offered(const Operation& operation);
   // No other copy has the WRITE. `now`: the file has it already. `no`: the file cannot have it.

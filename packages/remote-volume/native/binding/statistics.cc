@@ -165,6 +165,20 @@ Napi::Value missing_in_backup(const Napi::CallbackInfo& info) {
                                  : 0);
 }
 
+// Of these, before anything is written, those that no WRITE brings again that was open when the last process
+// ended.
+Napi::Value lacking_in_backup(const Napi::CallbackInfo& info) {
+  VolumeEngine& engine = to_engine(info[0]);
+  const uint32_t slab = to_uint32(info[1], "slab");
+  const Volume& volume = engine.volume();
+  const Backup* backup = engine.backup();
+  const bool known = backup != nullptr && slab < volume.slabs();
+  return Napi::Number::New(
+      info.Env(), known ? number(backup->map().count_lacking(volume.pages(), volume.first_page(slab),
+                                                             volume.pages_of(slab), volume.left_claimed()))
+                        : 0);
+}
+
 Napi::Value backup_warnings(const Napi::CallbackInfo& info) {
   return to_array(info.Env(), to_engine(info[0]).backup_warnings());
 }
@@ -199,6 +213,7 @@ void add_statistics_functions(Napi::Object& exports) {
   define(exports, "failedServers", failed_servers);
   define(exports, "backupWarnings", backup_warnings);
   define(exports, "missingInBackup", missing_in_backup);
+  define(exports, "lackingInBackup", lacking_in_backup);
   define(exports, "statistics", statistics);
 }
 

@@ -211,6 +211,7 @@ export interface VolumeAddon {
   refill(engine: NativeEngine, slab: number, server: number): void
   backupWarnings(engine: NativeEngine): string[]
   missingInBackup(engine: NativeEngine, slab: number): number
+  lackingInBackup(engine: NativeEngine, slab: number): number
   synchronize(engine: NativeEngine): number
   addSpare(engine: NativeEngine, id: number, replicas: NativeReplica[]): void
   removeSpare(engine: NativeEngine, id: number): boolean

@@ -347,6 +347,14 @@ export class VolumeEngine {
     return this.#addon.missingInBackup(this.handle, index)
   }
 
+  /**
+   * As {@link missingInBackup}, without pages of WRITEs that were open with `acknowledge: 'backup'` when the process
+   * before this one ended, whose client repeats them. To be asked before anything is written.
+   */
+  lackingInBackup(index: number): number {
+    return this.#addon.lackingInBackup(this.handle, index)
+  }
+
   /** A snapshot; each counter is exact, the set of them is not taken at one instant. */
   statistics(): VolumeStatistics {
     return this.#addon.statistics(this.handle)

@@ -7,6 +7,8 @@
 
 #include "backed_up.h"
 #include "backup/backup_file.h"
+#include "backup/backup_map.h"
+#include "pages/page_map.h"
 
 using namespace fixture;
 
@@ -145,6 +147,54 @@ void killed_while_it_stamps() {
   CHECK(map.outdated() && map.get(7) == BackupState::stale);
 }
 
+// 10. What a killed process was writing is told from what it had answered and the file lacks.
+void killed_while_it_writes() {
+  constexpr uint64_t kPages = 128;
+  const Path name("lacking");
+  const Path claims("claims");
+  // Pages 8 to 10 are held, and 16 to 31 are not.
+  const auto open_both = [&](BackupMap& map, PageMap& pages, std::vector<uint64_t>& claimed) {
+    CHECK(map.open(kPages, name.name(), {1, 2, 3}, {}, false, false) == 0);
+    CHECK(pages.open(kPages, claims.name(), false, [&](uint64_t page) {
+      claimed.push_back(page);
+      return PageState::written;
+    }) == 0);
+  };
+  const auto write = [](BackupMap& map, PageMap& pages, uint64_t page) {
+    CHECK(pages.claim(page, 1, pages.get(page)) == 1);
+    map.queue(page);
+  };
+  for (const bool brings : {false, true}) {
+    {
+      BackupMap map;
+      PageMap pages;
+      std::vector<uint64_t> claimed;
+      open_both(map, pages, claimed);
+      for (uint64_t page = 8; page < 32; page = page == 10 ? 16 : page + 1) {
+        write(map, pages, page);
+        map.finish(page, page <= 10);
+        pages.settle(page, 1, PageState::written);
+      }
+      // The catch-up reads some. A WRITE holds one that the file has by now, and one that is under way.
+      CHECK(pages.claim(20, 12, PageState::written) == 12);
+      write(map, pages, 9);
+      map.finish(9, true);
+      write(map, pages, 10);
+      map.mark(10);
+      write(map, pages, 100);
+      if (brings) map.begin_bringing();
+    }
+    BackupMap map;
+    PageMap pages;
+    std::vector<uint64_t> claimed;
+    open_both(map, pages, claimed);
+    CHECK(claimed.size() == 15 && map.get(100) == BackupState::stale);
+    CHECK(map.count_missing(pages, 0, 32) == 17 && map.count_missing(pages, 96, 32) == 1);
+    CHECK(map.count_lacking(pages, 0, 32, claimed) == (brings ? 17u : 16u));
+    CHECK(map.count_lacking(pages, 96, 32, claimed) == (brings ? 1u : 0u));
+  }
+}
+
 // 12. Files that it does not take.
 void refused() {
   const Path file("bad");
@@ -204,6 +254,7 @@ int main() {
   timed("a file that is not as it was left", not_as_it_was_left);
   timed("a file of an older version", older_version);
   timed("killed while it stamps", killed_while_it_stamps);
+  timed("killed while it writes", killed_while_it_writes);
   std::printf("ok\n");
   return 0;
 }
