@@ -28,7 +28,7 @@ export const mutations = [
   },
   {
     name: 'only-waiter-not-woken',
-    file: software('fair_mutex.h'),
+    file: 'packages/verbs/native/base/fair_mutex.h',
     find: 'if (next_.load() != next) serving_.notify_all();',
     replace: 'if (next_.load() > next + 1) serving_.notify_all();',
     why: 'A mutex that one thread waits for does not wake it.',

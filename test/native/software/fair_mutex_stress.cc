@@ -4,12 +4,12 @@
 #include <vector>
 
 #include "../stress.h"
-#include "software/fair_mutex.h"
+#include "base/fair_mutex.h"
 
 namespace software_fair_mutex_stress {
 
 using namespace fixture;
-using rdmakit::software::FairMutex;
+using rdmakit::FairMutex;
 
 void until(const FairMutex& mutex, uint32_t waiting) {
   const auto deadline = Clock::now() + kHang;

@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/fair_mutex.h"
 #include "base/unique_fd.h"
-#include "software/fair_mutex.h"
 
 namespace rdmakit::iwarp {
 
@@ -50,7 +50,7 @@ class PollSet {
   UniqueFd epoll_;
   // Held throughout dispatch: that is what makes remove() final. Never held by a caller of add or
   // change who also holds a queue pair's lock.
-  software::FairMutex mutex_;
+  FairMutex mutex_;
   std::vector<Slot> slots_;
   std::vector<uint32_t> free_;
 };

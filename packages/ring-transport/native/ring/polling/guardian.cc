@@ -26,6 +26,7 @@
 //    the channel: poll(2) then sleeps on. So the application, as it takes an event, wakes a guardian that
 //    sleeps without end, which has said so (`sleeping_`) before it looked at the queue for the last time, in
 //    a hold. A guardian that finds that the application has looked goes back to watching.
+#include <mutex>
 #include <utility>
 
 #include "ring/polling/poller.h"
@@ -76,7 +77,8 @@ Poller::Waits Poller::what_waits() {
   if (!hold.owns_lock()) return Waits::unknown;
   if (channel_lost_) return Waits::nothing;
   if (!armed_ || wants_turn() || !leaving_.empty()) return Waits::turn;
-  return await_event(true, 0) ? Waits::event : Waits::nothing;
+  // Not by await_event, which takes a wake-up: rest() is yet to sleep.
+  return readable(channel_->fd) ? Waits::event : Waits::nothing;
 }
 
 void Poller::take_over(uint32_t seen) {

@@ -13,9 +13,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "base/fair_mutex.h"
 #include "base/patience.h"
 #include "rdmakit/handle.h"
 #include "rdmakit/thread.h"
@@ -148,7 +148,7 @@ class Poller {
     }
 
    private:
-    std::mutex* mutex_;
+    FairMutex* mutex_;
   };
   // The application has looked. Within its hold.
   void pass() { passes_.store(passes_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
@@ -215,10 +215,10 @@ class Poller {
   std::atomic<bool> stopping_{false};
   alignas(64) std::atomic<bool> sleeping_{false};
 
-  // Mode `guarded`. `turns_`: its owner uses the rest of the poller; the guardian only tries to lock it, so
-  // only the application waits for it, at most one turn. `passes_`: how often the application has looked,
-  // modulo 2^32.
-  alignas(64) std::mutex turns_;
+  // Mode `guarded`. `turns_`: its owner uses the rest of the poller; the guardian only tries to lock it, and
+  // not before an application that waits, so only the application waits for it, at most one turn. `passes_`:
+  // how often the application has looked, modulo 2^32.
+  alignas(64) FairMutex turns_;
   std::atomic<uint32_t> passes_{0};
 
   // The poller's own.

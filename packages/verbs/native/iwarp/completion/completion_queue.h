@@ -10,12 +10,12 @@
 #include <mutex>
 #include <vector>
 
+#include "base/fair_mutex.h"
 #include "iwarp/device_events.h"
 #include "iwarp/poll_set.h"
 #include "provider/provider.h"
 #include "software/completion_queue.h"
 #include "software/completion_ring.h"
-#include "software/fair_mutex.h"
 
 namespace rdmakit::iwarp {
 
@@ -92,7 +92,7 @@ class CompletionQueue : public software::CompletionQueueBase {
   std::atomic<bool> overrun_{false};
 
   // Held while a poller moves the members' data: that is what makes detach() final.
-  software::FairMutex members_mutex_;
+  FairMutex members_mutex_;
   struct Member {
     QueuePair* queue_pair;
     int socket;

@@ -15,6 +15,7 @@
 #include <optional>
 #include <span>
 
+#include "base/fair_mutex.h"
 #include "base/unique_fd.h"
 #include "iwarp/device_events.h"
 #include "iwarp/memory/memory_table.h"
@@ -23,7 +24,6 @@
 #include "iwarp/queue-pair/receive_work.h"
 #include "iwarp/setup/host_watch.h"
 #include "iwarp/wire/ddp.h"
-#include "software/fair_mutex.h"
 #include "software/queue_pair.h"
 
 namespace rdmakit::iwarp {
@@ -346,7 +346,7 @@ class QueuePair : public software::QueuePairBase {
   uint32_t watch_count_ = 0;
 
   // --- receive side, under receive_mutex_
-  software::FairMutex receive_mutex_;
+  FairMutex receive_mutex_;
   std::unique_ptr<uint8_t[]> buffer_;
   size_t buffer_size_ = kReceiveBuffer;
   size_t begin_ = 0;

@@ -11,7 +11,7 @@
 #include <atomic>
 #include <cstdint>
 
-namespace rdmakit::software {
+namespace rdmakit {
 
 class FairMutex {
  public:
@@ -41,4 +41,4 @@ class FairMutex {
   std::atomic<uint32_t> serving_{0};
 };
 
-}  // namespace rdmakit::software
+}  // namespace rdmakit
