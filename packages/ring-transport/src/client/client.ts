@@ -2,9 +2,7 @@ import { UsageError, type WaitOptions } from '@rdmakit/verbs'
 import { CallbackScope, onAbort } from '@rdmakit/verbs/internal'
 import type { Observable, ObservableInput } from 'rxjs'
 import { BehaviorSubject } from 'rxjs/internal/BehaviorSubject'
-import { EMPTY } from 'rxjs/internal/observable/empty'
 import { NEVER } from 'rxjs/internal/observable/never'
-import { concatMap } from 'rxjs/internal/operators/concatMap'
 import { switchMap } from 'rxjs/internal/operators/switchMap'
 import { ReplaySubject } from 'rxjs/internal/ReplaySubject'
 import { milliseconds, TRANSMIT_TIMEOUT_MS } from '../base/timeout.js'
@@ -244,16 +242,16 @@ export class RingClient {
 
   /**
    * Runs `project` on each message of the peer, across connections: see {@link RingConnection.consume}. Calls that are
-   * running when a connection is lost finish before those of the next connection begin. It completes when the client
-   * closes.
+   * running when a connection is lost finish before those of the next connection begin; meanwhile, what arrived on the last
+   * 16 is kept. It completes when the client closes.
    */
   consume<T>(project: (message: RingMessage) => ObservableInput<T>, concurrency = 1): Observable<T> {
-    return this.#connections.pipe(concatMap((one) => one?.consume(project, concurrency) ?? EMPTY))
+    return this.#current.observe((connection) => connection.consume(project, concurrency))
   }
 
   /** {@link consume} without the copies: see {@link RingConnection.consumeViews}. */
   consumeViews<T>(project: (message: RingMessage) => ObservableInput<T>, concurrency = 1): Observable<T> {
-    return this.#connections.pipe(concatMap((one) => one?.consumeViews(project, concurrency) ?? EMPTY))
+    return this.#current.observe((connection) => connection.consumeViews(project, concurrency))
   }
 
   /**

@@ -1,5 +1,7 @@
 import { VerbsError, type WaitOptions } from '@rdmakit/verbs'
 import { deferred, within } from '@rdmakit/verbs/internal'
+import { Observable } from 'rxjs/internal/Observable'
+import type { Subscriber } from 'rxjs/internal/Subscriber'
 import { performance } from '../base/clock.js'
 import { interruptible } from '../base/interruptible.js'
 import { copyOf } from '../base/own-memory.js'
@@ -9,7 +11,7 @@ import type { RingConnection } from '../connection/connection.js'
 import type { BatchOptions, RingBatch } from '../receiving/index.js'
 
 /**
- * Connections that are kept for a slow consumer of batches: with what had arrived, a ring each, they are memory that a
+ * Connections that are kept for a slow consumer: with what had arrived, a ring each, they are memory that a
  * peer which breaks connections can make this end take.
  */
 const KEPT = 16
@@ -29,7 +31,7 @@ export class CurrentConnection {
   /** those who wait for a connection to open, or for the client to close */
   readonly #waiting = new Set<() => void>()
   /**
-   * For each who takes batches, the connections that it has not come to, the last {@link KEPT}, in order: what had arrived
+   * For each who takes what comes on all connections, those that it has not come to, the last {@link KEPT}, in order: what had arrived
    * on one that is lost can still be taken
    */
   readonly #ahead = new Set<RingConnection[]>()
@@ -92,13 +94,59 @@ export class CurrentConnection {
     limit: BatchOptions['limit'],
     signal: AbortSignal,
   ): AsyncGenerator<RingBatch, void, void> {
+    for await (const connection of this.#each(signal)) yield* connection[way]({ limit, signal })
+  }
+
+  /** What `work` brings on each connection, one after the other. @see RingClient.consume */
+  observe<T>(work: (connection: RingConnection) => Observable<T>): Observable<T> {
+    return new Observable((subscriber) => {
+      const stop = new AbortController()
+      let leave = () => {}
+      void this.#observe(work, subscriber, stop.signal, (left) => {
+        leave = left
+      })
+      return () => {
+        stop.abort()
+        leave()
+      }
+    })
+  }
+
+  /** @param work is over when it ends, or when what `leaves` is given is called */
+  async #observe<T>(
+    work: (connection: RingConnection) => Observable<T>,
+    subscriber: Subscriber<T>,
+    signal: AbortSignal,
+    leaves: (left: () => void) => void,
+  ): Promise<void> {
+    try {
+      for await (const connection of this.#each(signal)) {
+        const { promise, resolve, reject } = deferred<void>()
+        leaves(resolve)
+        subscriber.add(
+          work(connection).subscribe({
+            next: (value) => subscriber.next(value),
+            error: reject,
+            complete: resolve,
+          }),
+        )
+        await promise
+      }
+      subscriber.complete()
+    } catch (failure) {
+      subscriber.error(failure)
+    }
+  }
+
+  /** Each connection, until the client closes; of those that nobody has come to, the last {@link KEPT}. */
+  async *#each(signal: AbortSignal): AsyncGenerator<RingConnection, void, void> {
     const ahead = this.connection === undefined ? [] : [this.connection]
     this.#ahead.add(ahead)
     try {
       for (;;) {
         signal.throwIfAborted()
         const connection = ahead.shift()
-        if (connection !== undefined) yield* connection[way]({ limit, signal })
+        if (connection !== undefined) yield connection
         else if (this.isClosing) return
         else await this.#turn(Number.POSITIVE_INFINITY, () => undefined, signal)
       }

@@ -23,8 +23,8 @@ export interface PollerOptions {
   /** maximum number of connections, 1 … 16384, default 4096 */
   readonly maxConnections?: number | undefined
   /**
-   * Entries of the completion queue. The depths of all connections must fit; a connection with default depths needs 272.
-   * Default: 69632, for 256 connections, growing as needed up to the device's limit if the device can resize the queue
+   * Entries of the completion queue. The depths of all connections must fit; a connection with default depths needs 279.
+   * Default: 71424, for 256 connections, growing as needed up to the device's limit if the device can resize the queue
    * (ibv_resize_cq(3)).
    */
   readonly completionQueueEntries?: number | undefined
@@ -33,7 +33,7 @@ export interface PollerOptions {
 }
 
 /** enough for the 256 connections that a server takes by default; more are made of them as they are needed */
-const DEFAULT_ENTRIES = 69_632
+const DEFAULT_ENTRIES = 256 * 279
 
 /** @internal Options with their defaults, checked. */
 export interface PollerSettings {

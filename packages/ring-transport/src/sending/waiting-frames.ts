@@ -34,6 +34,8 @@ class Waiting {
   readonly length: number | undefined
   /** what they were copied to, if that may serve again */
   memory: Uint8Array | undefined
+  /** bytes of a copy that is its own */
+  copied = 0
   /** bytes of the whole message of which parts have been laid out, else 0 */
   begun = 0
   /** why it will never have any */
@@ -59,8 +61,9 @@ class Waiting {
   }
 }
 
-/** Waiting frames from which on it is looked whether they are still wanted. */
+/** Waiting frames, and bytes of copies, from which on it is looked whether they are still wanted. */
 const LEAST_PRUNED = 64
+const LEAST_BYTES_PRUNED = 4 * 2 ** 20
 const NONE = new Uint8Array()
 /** Of all connections: what one has sent serves the next. */
 const waitingMemory = new WaitingMemory()
@@ -73,6 +76,9 @@ export class WaitingFrames {
   readonly #ready: () => void
   #frames: Waiting[] = []
   #pruneAt = LEAST_PRUNED
+  /** bytes of the copies of those that wait */
+  #copied = 0
+  #pruneAtBytes = LEAST_BYTES_PRUNED
   #sending = false
 
   /** @param ready called when {@link send} may find more to do, though there is no more room than before */
@@ -118,6 +124,7 @@ export class WaitingFrames {
           frame.left.resolve()
           this.#reuse(frame)
         } catch (failure) {
+          this.#copied -= frame.copied
           frame.left.reject(failure)
         }
         done++
@@ -132,6 +139,7 @@ export class WaitingFrames {
   /** The connection has ended. */
   end(reason: unknown): void {
     for (const { left } of this.#frames.splice(0)) left.reject(reason)
+    this.#copied = 0
   }
 
   /** False when it must wait on. */
@@ -184,7 +192,8 @@ export class WaitingFrames {
     onSent: () => void,
   ): Waiting {
     // Not while `send` walks over them: `onSent` of one may bring the next.
-    if (this.#frames.length >= this.#pruneAt && !this.#sending) this.#prune()
+    const many = this.#frames.length >= this.#pruneAt || this.#copied >= this.#pruneAtBytes
+    if (many && !this.#sending) this.#prune()
     const frame = new Waiting(fields, bytes, wanted, onSent)
     this.#frames.push(frame)
     if (bytes !== undefined && this.#frames.length === 1 && !this.#layout.isFrame(bytes)) this.#ready()
@@ -198,6 +207,8 @@ export class WaitingFrames {
       const { copy, memory } = waitingMemory.copy(frame.bytes)
       frame.bytes = copy
       frame.memory = memory
+      frame.copied = copy.length
+      this.#copied += copy.length
     } catch (failure) {
       if (frame.begun === 0) frame.failure = failure
       frame.bytes = NONE
@@ -206,7 +217,8 @@ export class WaitingFrames {
 
   /** The frame has left or is not wanted: laid out, its bytes are in the ring, or the staging region. */
   #reuse(frame: Waiting): void {
-    const { memory } = frame
+    const { copied, memory } = frame
+    this.#copied -= copied
     if (memory === undefined) return
     frame.bytes = undefined
     frame.memory = undefined
@@ -235,6 +247,7 @@ export class WaitingFrames {
     }
     this.#frames = kept
     this.#pruneAt = Math.max(LEAST_PRUNED, 2 * kept.length)
+    this.#pruneAtBytes = Math.max(LEAST_BYTES_PRUNED, 2 * this.#copied)
   }
 }
 

@@ -116,6 +116,35 @@ it('batches of a consumer that is busy for long are of the last 16 connections: 
 })
 
 it.each(['consume', 'consumeViews'] as const)(
+  '%s that is busy for long goes on with the last 16 connections: 2 s',
+  async (way) => {
+    const server = await listen({
+      onConnection: (connection) => connection.send(Buffer.from(`of ${connection.session?.epoch}`)),
+    })
+    const one = client(server.uri)
+    const got: string[] = []
+    const busy = deferred<void>()
+    const consuming = one[way](async (message) => {
+      got.push(message.text())
+      await busy.promise
+    }).subscribe()
+    await expect.poll(() => got, { timeout }).toEqual(['of 1'])
+    for (let epoch = 1; epoch <= 20; epoch++) {
+      await expect.poll(() => one.connection?.session?.epoch, { timeout }).toBe(epoch)
+      const connection = one.connection as RingConnection
+      if (epoch > 1) await expect.poll(() => connection.statistics().messagesWaiting).toBe(1)
+      for (const accepted of server.connections) await accepted.close()
+      await connection.closed
+    }
+    await expect.poll(() => one.connection?.session?.epoch, { timeout }).toBe(21)
+    busy.resolve()
+    await expect.poll(() => got.at(-1), { timeout }).toBe('of 21')
+    expect(got).toEqual(['of 1', ...Array.from({ length: 16 }, (_, i) => `of ${i + 6}`)])
+    consuming.unsubscribe()
+  },
+)
+
+it.each(['consume', 'consumeViews'] as const)(
   '%s goes on with the next connection, and completes with the client',
   async (way) => {
     const one = client((await listen()).uri)

@@ -93,3 +93,22 @@ it('those that come while the others are sent follow them, also when some of the
   expect(laid.filter(({ length }) => length === 2)).toHaveLength(13)
   expect(laid.at(-1)?.length).toBe(2)
 })
+
+it('copies of those that are not wanted any more are dropped, however few they are', async () => {
+  const { waiting } = frames(0)
+  let wanted = true
+  const came = () =>
+    waiting.wait(
+      { type: TYPE.data },
+      new Uint8Array(2 ** 20),
+      () => wanted,
+      () => {},
+    )
+  const given = Array.from({ length: 20 }, came)
+  expect(waiting.count).toBe(20)
+  wanted = false
+  // Twice as much as when it was last looked; then at four megabytes.
+  for (let i = 0; i < 20; i++) void came()
+  expect(waiting.count).toBeLessThanOrEqual(4)
+  await Promise.all(given)
+})
