@@ -20,15 +20,25 @@ export async function runSuite(suite: Suite, run: Run): Promise<Report> {
   const head = { suite: suite.name, about: suite.about, rounds, quick }
   try {
     const said = await measure(suite, run)
-    const wrong = (await suite.check?.()) ?? []
-    return withoutEmpty({ ...head, ...said, failures: [...said.failures, ...wrong] })
+    return withoutEmpty({ ...head, ...said, failures: [...said.failures, ...(await check(suite))] })
   } catch (failure) {
-    const failures = [failure instanceof Error ? failure.message : String(failure)]
+    const failures = [messageOf(failure)]
     return { ...head, tables: [], limits: [], comparisons: [], samples: [], failures }
   } finally {
     await suite.close?.()
   }
 }
+
+/** A check that fails is one more failure: the figures took the whole run, and people may still read them. */
+async function check(suite: Suite): Promise<readonly string[]> {
+  try {
+    return (await suite.check?.()) ?? []
+  } catch (failure) {
+    return [`the figures could not be checked: ${messageOf(failure)}`]
+  }
+}
+
+const messageOf = (failure: unknown) => (failure instanceof Error ? failure.message : String(failure))
 
 async function measure(suite: Suite, run: Run) {
   const groups = plan(suite, run)
