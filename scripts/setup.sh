@@ -6,6 +6,23 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/ccache.sh
 
+# npm ci only warns of a wrong one, and the first to fail is some tool, in words of its own. Of a range of `engines`, ^A.B.C
+# is A.B.C or later with the same A, and >=A.B.C any later.
+engines=$(sed -n '/"engines"/,/}/s/.*"node": "\(.*\)".*/\1/p' package.json)
+fits() {
+  local range lowest
+  for range in ${engines//||/ }; do
+    lowest=${range##*[=^]}
+    [[ $range == ">="* || ${1%%.*} == "${lowest%%.*}" ]] && printf '%s\n' "$lowest" "$1" | sort --check=quiet -V && return
+  done
+  return 1
+}
+version=$(node --version || true)
+if ! fits "${version#v}"; then
+  echo "setup: this needs Node.js $engines; node is ${version:-not there} (Debian 12 has 18; nodejs.org has newer ones)" >&2
+  exit 1
+fi
+
 # What needs the network gets three tries: a mirror that stops in the middle of an answer is no fault of this machine.
 three_times() {
   for pause in 2 10; do
