@@ -63,16 +63,29 @@ put('usr/share/bash-completion/completions/rdmakit', bashCompletion(tree))
 put('usr/share/fish/vendor_completions.d/rdmakit.fish', fishCompletion(tree))
 
 const example = join(top, 'examples/two-hosts')
-for (const unit of ['rdmakit-swap-server@.service', 'rdmakit-nbd@.service'])
-  put(
-    `usr/lib/systemd/system/${unit}`,
-    readFileSync(join(example, 'systemd', unit), 'utf8')
-      .replaceAll('/usr/local/bin/', '/usr/bin/')
-      .replaceAll('/opt/rdmakit/docs', '/usr/share/doc/rdmakit'),
-  )
-put('usr/lib/sysusers.d/rdmakit.conf', readFileSync(join(example, 'lender/sysusers.conf')))
 const doc = 'usr/share/doc/rdmakit'
 copy(example, join(doc, 'examples/two-hosts'))
+for (const unit of ['rdmakit-swap-server@.service', 'rdmakit-nbd@.service']) {
+  const text = readFileSync(join(example, 'systemd', unit), 'utf8')
+    .replaceAll('/usr/local/bin/', '/usr/bin/')
+    .replaceAll('/opt/rdmakit/docs', `/${doc}`)
+  put(`usr/lib/systemd/system/${unit}`, text)
+  put(join(doc, 'examples/two-hosts/systemd', unit), text)
+}
+put('usr/lib/sysusers.d/rdmakit.conf', readFileSync(join(example, 'lender/sysusers.conf')))
+// As debhelper makes them. Debian 12's systemd has dpkg triggers for its catalog and for binfmt.d only: it makes no user.
+const reload = `[ -n "$DPKG_ROOT" ] || [ ! -d /run/systemd/system ] || systemctl daemon-reload`
+put(
+  'DEBIAN/postinst',
+  `#!/bin/sh
+set -e
+[ "$1" = configure ] || exit 0
+systemd-sysusers \${DPKG_ROOT:+--root="$DPKG_ROOT"} rdmakit.conf
+${reload}
+`,
+  0o755,
+)
+put('DEBIAN/postrm', `#!/bin/sh\nset -e\n[ "$1" = remove ] || exit 0\n${reload}\n`, 0o755)
 copy(join(top, 'docs/operations.md'), join(doc, 'operations.md'))
 const licence = readFileSync(join(top, 'LICENSE'), 'utf8')
 put(
@@ -91,7 +104,7 @@ Maintainer: rdmakit
 Installed-Size: ${size}
 Section: net
 Priority: optional
-Depends: nodejs (>= 20.19), libc6 (>= 2.36), libstdc++6 (>= 12)
+Depends: nodejs (>= 20.19), libc6 (>= 2.36), libstdc++6 (>= 12), systemd | systemd-standalone-sysusers
 Recommends: libibverbs1, librdmacm1, ibverbs-providers, libgnutls30, liblz4-1
 Description: remote swap over RDMA: lend this machine's memory, or use others'
  A page server that lends memory by one-sided RDMA, and a client that makes a

@@ -1,6 +1,6 @@
 // Files made from the programs' help: completion, manual pages, and the .deb with all of them. The package is built
-// once, which takes 4 s, and unpacked into a folder; the rest is 3 s on two cores.
-import { readdirSync, readFileSync } from 'node:fs'
+// once, which takes 4 s, and unpacked into a folder; the rest is 3 s on two cores, of which dpkg takes 0.5 s.
+import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { gunzipSync } from 'node:zlib'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
@@ -10,10 +10,11 @@ import { must, Program, RDMAKIT, run, startServer, temporaryFolder } from '../he
 
 const folder = temporaryFolder()
 const inside = (path: string) => join(folder.path, path)
+let file: string
 let listed: string[]
 
 beforeAll(() => {
-  const file = must(process.execPath, [join(top, 'scripts/deb.mjs')]).trim()
+  file = must(process.execPath, [join(top, 'scripts/deb.mjs')]).trim()
   must('dpkg-deb', ['--extract', file, folder.path])
   listed = must('dpkg-deb', ['--contents', file])
     .trim()
@@ -49,13 +50,42 @@ describe('the .deb', () => {
     expect(await client.stop()).toEqual({ status: 0, signal: null })
   })
 
-  it('has units that start the program of the package', () => {
-    for (const name of ['rdmakit-nbd@.service', 'rdmakit-swap-server@.service']) {
-      const unit = readFileSync(inside(`usr/lib/systemd/system/${name}`), 'utf8')
-      expect(unit).toMatch(/^ExecStart=\/usr\/bin\/rdmakit (attach|swap-server) /m)
-      expect(unit).not.toMatch(/\/usr\/local|\/opt\//)
-    }
-  })
+  const FORCED = ['--force-script-chrootless', '--force-depends']
+  const UNITS = ['rdmakit-nbd@.service', 'rdmakit-swap-server@.service']
+  it.each(['lib/systemd/system', 'share/doc/rdmakit/examples/two-hosts/systemd'])(
+    'has units that start the program of the package, in %s',
+    (place) => {
+      for (const name of UNITS) {
+        const unit = readFileSync(inside(join('usr', place, name)), 'utf8')
+        expect(unit).toMatch(/^ExecStart=\/usr\/bin\/rdmakit (attach|swap-server) /m)
+        expect(unit).not.toMatch(/\/usr\/local|\/opt\//)
+      }
+    },
+  )
+
+  // dpkg takes no system but as root.
+  it.runIf(process.getuid?.() === 0)(
+    'makes the user of its units, and leaves no file when it is removed',
+    () => {
+      using system = temporaryFolder()
+      const read = (path: string) => readFileSync(join(system.path, path), 'utf8')
+      const dpkg = (...words: string[]) =>
+        // The scripts of the package run on this machine, and are told where the system is.
+        must('dpkg', [`--root=${system.path}`, '--log=/dev/null', ...FORCED, ...words])
+      for (const folder of ['etc', 'var/lib/dpkg/info', 'var/lib/dpkg/updates'])
+        mkdirSync(join(system.path, folder), { recursive: true })
+      writeFileSync(join(system.path, 'var/lib/dpkg/status'), '')
+      dpkg('--install', file)
+      for (const name of UNITS) {
+        const [, user = 'root'] = /^User=(.*)$/m.exec(read(join('usr/lib/systemd/system', name))) ?? []
+        expect(`root:x:0:0:\n${read('etc/passwd')}`).toMatch(new RegExp(`^${user}:`, 'm'))
+      }
+      dpkg('--remove', 'rdmakit')
+      expect(
+        readdirSync(system.path, { recursive: true }).filter((path) => /^usr\/.*rdmakit/.test(String(path))),
+      ).toEqual([])
+    },
+  )
 })
 
 describe('manual pages', () => {
