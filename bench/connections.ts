@@ -1,17 +1,13 @@
 // Requests over 1 to 1,000 connections between two processes, and the memory that each connection takes: the ring with
 // no option set, beside Node's sockets.
-import { execFile } from 'node:child_process'
 import { rmSync } from 'node:fs'
 import { join } from 'node:path'
-import { promisify } from 'node:util'
 import type { Build } from './against/build.js'
-import { Child } from './core/child.js'
+import { Child, run } from './core/child.js'
 import type { Limit, Report, Value } from './core/report.js'
 import type { Figures, Samples } from './core/rounds.js'
 import { ratios } from './core/statistics.js'
 import type { Place, Suite } from './suite.js'
-
-const run = promisify(execFile)
 
 const COUNTS = [1, 10, 100, 1000]
 const QUICK_COUNTS = [1, 100]

@@ -3,6 +3,7 @@ import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
+import { endWithProcess } from './core/leftovers.js'
 import type { Report } from './core/report.js'
 import { readReports } from './core/reports-file.js'
 
@@ -17,7 +18,10 @@ export async function lab({ folder, rounds, quick }: LabOptions): Promise<readon
   const file = join(folder, 'lab.json')
   const args = ['bench', '--rounds', String(rounds), '--reports', file]
   // stdout is for what is judged.
-  const child = spawn(process.execPath, [runner, ...args], { stdio: ['ignore', 2, 'inherit'] })
+  // Its guests end with it.
+  const child = endWithProcess(
+    spawn(process.execPath, [runner, ...args], { stdio: ['ignore', 2, 'inherit'] }),
+  )
   const [status] = await once(child, 'exit')
   if (status === 0) return readReports(file).map((report) => ({ ...report, quick }))
   const failures = [`the lab's benchmark ended with ${status}`]

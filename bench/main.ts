@@ -1,12 +1,11 @@
 // npm run bench: one suite after the other, never two at once.
-import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
-import { join } from 'node:path'
 import { type Builds, buildPrograms, oneBuild, top, twoBuilds } from './against/build.js'
 import { CheckoutError, commitOf } from './against/checkout.js'
 import { connections } from './connections.js'
 import { estimate } from './core/cells.js'
 import { documentOf } from './core/document.js'
+import { exitOnSignals, TemporaryFolder } from './core/leftovers.js'
 import { machine } from './core/machine.js'
 import { duration, RunProgress } from './core/progress.js'
 import type { Report } from './core/report.js'
@@ -101,15 +100,14 @@ async function main(): Promise<number> {
     say(line.message)
     return 2
   }
-  const folder = mkdtempSync(join(tmpdir(), 'rdmakit-bench-'))
+  exitOnSignals()
+  using folder = new TemporaryFolder(tmpdir())
   try {
-    return await bench(line.options, folder)
+    return await bench(line.options, folder.path)
   } catch (error) {
     if (!(error instanceof CheckoutError || error instanceof UsageError)) throw error
     say(error.message)
     return 2
-  } finally {
-    rmSync(folder, { recursive: true, force: true })
   }
 }
 

@@ -1,13 +1,12 @@
 // The time of single operations, within one process: what a change costs that larger cells show too late or not at all.
-import { execFile } from 'node:child_process'
-import { promisify } from 'node:util'
+import { mkdtempSync } from 'node:fs'
+import { join } from 'node:path'
 import { OURS } from './core/cells.js'
+import { run } from './core/child.js'
 import type { Report } from './core/report.js'
 import type { Figures, Samples } from './core/rounds.js'
 import { CASES } from './micro/cases.js'
 import type { Place, Suite } from './suite.js'
-
-const run = promisify(execFile)
 
 const FIGURE = 'nanosecondsEach'
 /** For each sample. */
@@ -16,7 +15,7 @@ const QUICK_MILLISECONDS = 100
 const START_SECONDS = 0.4
 const DEADLINE_MS = 30_000
 
-export function micro({ quick }: Place): Suite {
+export function micro({ folder, quick }: Place): Suite {
   const milliseconds = quick ? QUICK_MILLISECONDS : MILLISECONDS
   return {
     name: 'micro',
@@ -30,7 +29,8 @@ export function micro({ quick }: Place): Suite {
           {
             name: OURS,
             measure: async () => {
-              const words = [...build.script('micro'), name, String(milliseconds)]
+              const sockets = mkdtempSync(join(folder, 'micro-'))
+              const words = [...build.script('micro'), name, String(milliseconds), sockets]
               const { stdout } = await run(process.execPath, words, {
                 timeout: DEADLINE_MS,
                 killSignal: 'SIGKILL',

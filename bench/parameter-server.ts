@@ -1,17 +1,13 @@
 // examples/parameter-server over each of its transports: how long it takes two workers to push the gradients of
 // ResNet-50 and to pull its weights.
-import { execFile } from 'node:child_process'
 import { rmSync } from 'node:fs'
 import { join } from 'node:path'
-import { promisify } from 'node:util'
 import type { Build } from './against/build.js'
-import { Child } from './core/child.js'
+import { Child, run } from './core/child.js'
 import type { Report, Value } from './core/report.js'
 import type { Figures, Samples } from './core/rounds.js'
 import { median, ratios } from './core/statistics.js'
 import type { Place, Suite } from './suite.js'
-
-const run = promisify(execFile)
 
 const GROUP = 'iteration'
 const FIGURE = 'milliseconds'

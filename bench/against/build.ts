@@ -1,13 +1,12 @@
 // A build that is measured: a checkout's packages, and the benchmark programs that run on them.
-import { execFile, execFileSync } from 'node:child_process'
+import { execFileSync } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import { existsSync, mkdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { fileURLToPath, pathToFileURL } from 'node:url'
-import { promisify } from 'node:util'
+import { run } from '../core/child.js'
 import { builtCheckout, CheckoutError } from './checkout.js'
 
-const run = promisify(execFile)
 export const top = fileURLToPath(new URL('../../..', import.meta.url)).replace(/\/$/, '')
 
 /** Scripts that import the packages, from the top of a checkout. `slots` speaks to a native program. */

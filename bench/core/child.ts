@@ -1,9 +1,20 @@
-import { type ChildProcess, spawn } from 'node:child_process'
+import { type ChildProcess, type ExecFileOptions, execFile, spawn } from 'node:child_process'
 import { existsSync } from 'node:fs'
 import { setTimeout } from 'node:timers/promises'
+import { promisify } from 'node:util'
+import { endWithProcess } from './leftovers.js'
 
 const DEADLINE_MS = 20_000
 const LOOK_MS = 3
+
+const execute = promisify(execFile)
+
+/** Runs a program to its end, or to that of this process. @throws as execFile() does, when its status is not 0 */
+export function run(command: string, args: readonly string[], options: ExecFileOptions) {
+  const running = execute(command, args, { ...options, encoding: 'utf8' })
+  endWithProcess(running.child)
+  return running
+}
 
 /** A process that prints where it listens and is ended with the benchmark. */
 export class Child implements AsyncDisposable {
@@ -13,10 +24,9 @@ export class Child implements AsyncDisposable {
   #stderr = ''
 
   constructor(command: string, args: readonly string[], env: NodeJS.ProcessEnv = {}) {
-    this.process = spawn(command, args, {
-      stdio: ['ignore', 'pipe', 'pipe'],
-      env: { ...process.env, ...env },
-    })
+    this.process = endWithProcess(
+      spawn(command, args, { stdio: ['ignore', 'pipe', 'pipe'], env: { ...process.env, ...env } }),
+    )
     this.process.stderr?.setEncoding('utf8').on('data', (text: string) => {
       this.#stderr = (this.#stderr + text).slice(-2000)
     })

@@ -1,11 +1,8 @@
 // One run of fio over NBD.
-import { execFile } from 'node:child_process'
-import { promisify } from 'node:util'
+import { run } from '../core/child.js'
 import type { Figures } from '../core/rounds.js'
 import { SIZE } from './targets.js'
 import type { Workload } from './workloads.js'
-
-const run = promisify(execFile)
 
 /** What a job that verifies writes and reads. */
 const VERIFIED = '64M'

@@ -1,13 +1,10 @@
 // The servers that a suite measures, each with random data in all its pages.
-import { execFile } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
 import { existsSync, mkdtempSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { promisify } from 'node:util'
 import type { Build } from '../against/build.js'
+import { run } from '../core/child.js'
 import { type Name, open, type Target } from './targets.js'
-
-const run = promisify(execFile)
 
 /** Started when they are first measured, and kept until the end. */
 export class StartedTargets {

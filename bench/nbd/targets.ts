@@ -1,15 +1,12 @@
 // The servers for fio, all of one size: ours over each fabric, nbdkit's memory plugin over each socket, and
 // qemu-nbd over a Unix socket with a file in memory, and with nothing behind it.
-import { execFile } from 'node:child_process'
-import { mkdtempSync, rmSync, truncateSync, writeFileSync } from 'node:fs'
+import { truncateSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { promisify } from 'node:util'
 import type { Build } from '../against/build.js'
-import { Child } from '../core/child.js'
+import { Child, run } from '../core/child.js'
 import { freePort } from '../core/free-port.js'
+import { TemporaryFolder } from '../core/leftovers.js'
 import type { Workload } from './workloads.js'
-
-const run = promisify(execFile)
 
 export const SIZE = '256M'
 const BYTES = 256 * 2 ** 20
@@ -109,20 +106,19 @@ async function openNbdkit(tcp: boolean, folder: string): Promise<Target> {
 }
 
 async function openQemuFile(folder: string): Promise<Target> {
-  const memory = mkdtempSync(join(TMPFS, 'rdmakit-bench-'))
-  const remove = () => rmSync(memory, { recursive: true, force: true })
+  const memory = new TemporaryFolder(TMPFS)
   try {
-    const file = join(memory, 'disk')
+    const file = join(memory.path, 'disk')
     writeFileSync(file, '')
     truncateSync(file, BYTES)
     const target = await openQemu(['--format=raw', file], folder)
     const close = async () => {
       await target[Symbol.asyncDispose]()
-      remove()
+      memory[Symbol.dispose]()
     }
     return { ...target, [Symbol.asyncDispose]: close }
   } catch (failure) {
-    remove()
+    memory[Symbol.dispose]()
     throw failure
   }
 }

@@ -1,18 +1,14 @@
 // One sample: two processes, started for it and ended after it.
-import { execFile } from 'node:child_process'
 import { rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { promisify } from 'node:util'
 import type { Build } from '../against/build.js'
-import { Child } from '../core/child.js'
+import { Child, run } from '../core/child.js'
 import type { Figures } from '../core/rounds.js'
 import type { Case } from './cases.js'
 import type { Latency, Rate } from './traffic.js'
 
 const DEADLINE_MS = 60_000
-const run = promisify(execFile)
-
 /** The core of either process, which all of its threads inherit. */
 export interface Cores {
   readonly listening: string

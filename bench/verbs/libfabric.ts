@@ -1,11 +1,7 @@
 // libfabric's own ping-pong, another peer of verbs.
-import { execFile } from 'node:child_process'
-import { promisify } from 'node:util'
-import { Child } from '../core/child.js'
+import { Child, run } from '../core/child.js'
 import { freePort } from '../core/free-port.js'
 import { CORES, DEADLINE_MS, type VerbsFigures } from './programs.js'
-
-const run = promisify(execFile)
 
 /** @throws when libfabric has no such provider, or prints no figure */
 export async function libfabric(

@@ -1,11 +1,7 @@
 // The native benchmarks of verbs: pairs of processes, each on a core of its own.
-import { execFile } from 'node:child_process'
 import { join } from 'node:path'
-import { promisify } from 'node:util'
 import type { Build } from '../against/build.js'
-import { Child } from '../core/child.js'
-
-const run = promisify(execFile)
+import { Child, run } from '../core/child.js'
 
 /** Cores of the connecting and the listening process, for ours and for the peer alike. */
 export const CORES = { connecting: '0', listening: '1' } as const
