@@ -1,24 +1,25 @@
 #!/usr/bin/env node
-// rdmakit-build-addons: builds the native addons of the @rdmakit packages that are installed beside this one, from the
+// rdmakit-build-addons: builds the native addons of the @rdmakit packages that are installed with this one, from the
 // source in them, for platforms without a package of prebuilt addons. Says what the machine lacks. What it makes comes
 // before a prebuilt addon.
 import { spawnSync } from 'node:child_process'
-import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { existsSync, mkdtempSync, readFileSync, realpathSync, rmSync } from 'node:fs'
+import { createRequire } from 'node:module'
 import { tmpdir } from 'node:os'
-import { basename, dirname, join } from 'node:path'
+import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
 const usage = `usage: rdmakit-build-addons
 
-Builds the native addons of the @rdmakit packages installed beside @rdmakit/verbs, with cmake-js and node-addon-api
-from npm. Needs a compiler of C++20, CMake, make or ninja, and headers; says which of them are not there.`
+Builds the native addons of the @rdmakit packages that use this @rdmakit/verbs: those installed beside it, and those
+that the working folder has in its node_modules. With cmake-js and node-addon-api from npm. Needs a compiler of C++20, CMake, make or ninja, and headers; says which of them are not there.`
 
 /** What the source includes, for whom, and the package of Debian that has it. */
 const HEADERS = [
   { header: 'infiniband/verbs.h', debian: 'libibverbs-dev' },
   { header: 'rdma/rdma_cma.h', debian: 'librdmacm-dev' },
-  { header: 'gnutls/gnutls.h', debian: 'libgnutls28-dev', only: 'nbd-client' },
-  { header: 'liburing.h', debian: 'liburing-dev', only: 'nbd-client' },
+  { header: 'gnutls/gnutls.h', debian: 'libgnutls28-dev', only: '@rdmakit/nbd-client' },
+  { header: 'liburing.h', debian: 'liburing-dev', only: '@rdmakit/nbd-client' },
 ]
 const TOOLS = [
   { programs: ['c++', 'g++', 'clang++'], debian: 'g++' },
@@ -64,10 +65,50 @@ if (process.argv.length > 2) {
 }
 
 const here = dirname(fileURLToPath(import.meta.url))
-const homes = ['verbs', 'ring-transport', 'remote-volume', 'nbd-client']
-  .map((name) => join(dirname(here), name))
-  .filter((home) => existsSync(join(home, 'CMakeLists.txt')))
-const missing = lacking(homes.map((home) => basename(home)))
+const VERBS = '@rdmakit/verbs'
+const WITH_ADDON = [VERBS, '@rdmakit/ring-transport', '@rdmakit/nbd-client']
+/** Others that depend on these. */
+const BETWEEN = ['rdmakit', '@rdmakit/swap-server']
+
+/** @returns the folder of the package that modules in `folder` would import, without links; undefined where there is none */
+function resolved(name, folder) {
+  const places = createRequire(join(folder, 'package.json')).resolve.paths(name)
+  const home = places.map((place) => join(place, name)).find((path) => existsSync(join(path, 'package.json')))
+  return home && realpathSync(home)
+}
+
+/**
+ * pnpm shows each package, and the project, only what it depends on itself: so what has been found is asked in its turn.
+ * What uses another @rdmakit/verbs belongs to another installation.
+ * @returns names by folder
+ */
+function installed() {
+  const found = new Map([[here, VERBS]])
+  const folders = [process.cwd(), here]
+  for (const folder of folders)
+    for (const name of [...WITH_ADDON, ...BETWEEN]) {
+      const home = resolved(name, folder)
+      if (home === undefined || found.has(home)) continue
+      found.set(home, name)
+      folders.push(home)
+    }
+  const ours = ([home, name]) =>
+    WITH_ADDON.includes(name) && (home === here || resolved(VERBS, home) === here)
+  return new Map([...found].filter(ours))
+}
+
+const homes = installed()
+const names = [...homes.values()]
+for (const name of WITH_ADDON.filter((one) => !names.includes(one)))
+  console.log(
+    `rdmakit-build-addons: no ${name} that uses ${here} was found from ${process.cwd()}; if there is one, run this again in the folder whose node_modules has it`,
+  )
+const bare = [...homes.keys()].filter((home) => !existsSync(join(home, 'CMakeLists.txt')))
+if (bare.length > 0) {
+  for (const home of bare) console.error(`rdmakit-build-addons: ${home} has no sources: install it again`)
+  process.exit(1)
+}
+const missing = lacking(names)
 if (missing.length > 0) {
   for (const { what, debian } of missing)
     console.error(`rdmakit-build-addons: there is no ${what} (Debian: ${debian})`)
@@ -82,7 +123,7 @@ process.once('exit', () => rmSync(tools, { recursive: true }))
 const words = ['install', '--no-save', '--no-audit', '--no-fund', '--loglevel=error', '--prefix', tools]
 run('npm', [...words, 'cmake-js@8', 'node-addon-api@8'])
 const modules = join(tools, 'node_modules')
-for (const home of homes) {
+for (const home of homes.keys()) {
   console.log(`rdmakit-build-addons: ${home}`)
   run(
     join(modules, '.bin', 'cmake-js'),

@@ -7,7 +7,9 @@ import path = require('node:path')
 const platform = `@rdmakit/addons-${process.platform}-${process.arch}`
 const PREBUILT = [platform, `${platform}-musl`]
 
-const REMEDY = 'run "npx rdmakit-build-addons" where it is installed (in a clone: "npm run build")'
+/** By its path: npx would ask the registry for a package of the program's name where it does not find the program. */
+const BUILDER = path.join(__dirname, '..', 'build-addons.mjs')
+const REMEDY = `run "node ${BUILDER}" in the folder whose node_modules has the package (in a clone: "npm run build")`
 
 function isMissing(failure: NodeJS.ErrnoException): boolean {
   return failure.code === 'MODULE_NOT_FOUND'

@@ -1,7 +1,7 @@
 // Which native addon a package loads, and what is said where there is none. Of real addons, in folders as npm makes them:
 // a second.
 import { spawnSync } from 'node:child_process'
-import { cpSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { cpSync, existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -18,7 +18,7 @@ beforeEach(() => {
   const folder = mkdtempSync(join(tmpdir(), 'rdmakit-addon-'))
   onTestFinished(() => rmSync(folder, { recursive: true }))
   modules = join(folder, 'node_modules')
-  for (const part of ['package.json', 'dist'])
+  for (const part of ['package.json', 'dist', 'build-addons.mjs'])
     cpSync(join(packages, 'verbs', part), join(modules, '@rdmakit/verbs', part), { recursive: true })
 })
 
@@ -68,11 +68,15 @@ it('none: what to install, and how to build it', () => {
   expect(said).toMatch(/^MODULE_NOT_FOUND @rdmakit\/verbs: its native addon could not be loaded: neither /)
   expect(said).toContain(`neither ${PLATFORM} is installed`)
   expect(said).toContain('--omit=optional')
-  expect(said).toContain('npx rdmakit-build-addons')
+  const [, builder] = /run "node (\S+)" in the folder/.exec(said) ?? []
+  expect(builder).toBe(join(modules, '@rdmakit/verbs/build-addons.mjs'))
+  expect(existsSync(builder as string)).toBe(true)
   expect(said.split('\n')).toHaveLength(1)
 })
 
 it('one that cannot be loaded: what the dynamic linker says, and how to build it', () => {
   put(Buffer.from('of another system'), PLATFORM, 'verbs.node')
-  expect(load()).toMatch(/verbs\.node: file too short\); to build it from source, run "npx rdmakit-build/)
+  expect(load()).toMatch(
+    /verbs\.node: file too short\); to build it from source, run "node \/\S+\/build-addons\.mjs" /,
+  )
 })
