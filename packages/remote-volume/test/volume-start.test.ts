@@ -54,4 +54,5 @@ it('a volume that comes to rest does not wait for a server that it has asked for
   await eventually(() => asked === 1)
   await volume.quiesce()
   await volume.close()
+  expect(asked).toBe(1)
 })

@@ -15,9 +15,8 @@ import {
 } from '../volume/volume-options.js'
 import { VolumeParts } from '../volume/volume-parts.js'
 import { type Adopted, adoptSlabs, moveToIncarnations, renumber, serversOf } from './adopt-slabs.js'
-import { backedUp } from './backed-up.js'
 import type { KeptVolume } from './kept-volume.js'
-import { takeSessions } from './take-sessions.js'
+import { backedUp, takeSessions } from './take-sessions.js'
 
 /**
  * Goes on with the volume of a process that has ended, or {@link Volume.leave left} it: its page map and slab map are in

@@ -1,5 +1,6 @@
 import type { SessionOptions } from '@rdmakit/swap-server'
 import type { VolumeEngine } from '../engine/volume-engine.js'
+import type { VolumeOptions } from '../volume/volume-options.js'
 import { askAll, type GoneServer, type ResumedServer, refusedBy, type TakenSessions } from './ask-sessions.js'
 import type { KeptServer } from './kept-volume.js'
 
@@ -106,4 +107,16 @@ function needed(
       return true
   }
   return false
+}
+
+/** Whether a slab can do without its servers after a take-over: what was answered is in the file. */
+export function backedUp(
+  { backup, engine: given }: Pick<VolumeOptions, 'backup' | 'engine'>,
+  engine: Pick<VolumeEngine, 'lackingInBackup' | 'missingInBackup'>,
+): (slab: number) => boolean {
+  if (backup === undefined) return () => false
+  // A WRITE was answered when the file had it, so one that was open is all that may be missing, and the kernel repeats
+  // it. More is missing from a file that had failed, or is another one, or is being caught up.
+  if (given?.acknowledge === 'backup') return (slab) => engine.lackingInBackup(slab) === 0
+  return (slab) => engine.missingInBackup(slab) === 0
 }

@@ -149,6 +149,7 @@ it('the patience of a server that ends has an end, whatever is collected meanwhi
       collectGarbage()
       return ended
     })
+    expect(ended).toBe(true)
   } finally {
     now.abort()
     await end
