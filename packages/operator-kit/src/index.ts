@@ -21,7 +21,13 @@ export {
   runCommandLine,
 } from './command-line/program-command.js'
 export { formatSize, parseSize, parseSizeInUnits } from './command-line/size.js'
-export { parseWatchInterval, printStatus, type StatusView, type WatchOptions } from './command-line/watch.js'
+export {
+  parseWatchInterval,
+  printStatus,
+  type StatusView,
+  type Unreachable,
+  type WatchOptions,
+} from './command-line/watch.js'
 export { exposureOfFile, exposureOfFolder } from './files/folder-exposure.js'
 export { type ReadFile, readOperatorFile } from './files/operator-file.js'
 export { checkFilePath, checkSocketPath, describeFileError, makeFolder, nameOption } from './files/paths.js'
@@ -39,9 +45,9 @@ export { MetricsEndpoint, parseAddress } from './service/metrics-endpoint.js'
 export {
   callControlSocket,
   type RunningProgram,
-  reportSilentAsUnavailable,
   runningPrograms,
   type SilentProgram,
+  silentAsUnreachable,
 } from './service/running-programs.js'
 export { checkRuntimeDirectory, openRuntimeDirectory, runtimeDirectory } from './service/runtime-directory.js'
 export {

@@ -72,15 +72,18 @@ function addStatus(program: Command): void {
       await client.printStatus({
         json,
         seconds: watch === true ? 1 : watch,
-        take: async () => ({ servers: await of.servers.take(), clients: await of.clients.take() }),
-        format: ({ servers, clients }, before, seconds) => {
-          if (servers.length === 0 && clients.length === 0)
-            return 'neither a swap-server nor an nbd-client is running\n'
-          return [
-            ...(servers.length === 0 ? [] : [of.servers.format(servers, before?.servers, seconds)]),
-            ...(clients.length === 0 ? [] : [of.clients.format(clients, before?.clients, seconds)]),
-          ].join('\n')
-        },
+        take: async (unreachable) => ({
+          servers: await of.servers.take(unreachable),
+          clients: await of.clients.take(unreachable),
+        }),
+        nothing: 'neither a swap-server nor an nbd-client is running',
+        format: ({ servers, clients }, before, seconds) =>
+          [
+            of.servers.format(servers, before?.servers, seconds),
+            of.clients.format(clients, before?.clients, seconds),
+          ]
+            .filter((tables) => tables !== '')
+            .join('\n'),
         judge: ({ servers, clients }) => {
           if (servers.length === 0 && clients.length === 0) return EXIT.unavailable
           return Math.max(

@@ -3,6 +3,7 @@ import { expect, it } from 'vitest'
 import { stopProcess } from '../../stop-process.js'
 import {
   NBD_CLIENT,
+  Program,
   run,
   SWAP_SERVER,
   startServe,
@@ -27,6 +28,11 @@ it.each(['swap-server', 'nbd-client'])('%s status names a process that does not 
   expect(JSON.parse(stdout)).toEqual([])
   expect(stderr).toContain(`${name}: process ${hung.process.pid} does not answer and is not shown: `)
   expect(code).toBe(UNAVAILABLE)
+  await using watch = new Program(program, ['status', '--watch'], { RDMAKIT_RUN: folder.path })
+  await watch.prints(new RegExp(`process ${hung.process.pid} does not answer and is not shown: `))
+  expect(watch.stdout).not.toContain('is running')
+  expect(watch.stderr).toBe('')
+  expect(await watch.stop()).toEqual({ status: 0, signal: null })
   hung.process.kill('SIGCONT')
   expect(status().status).toBe(0)
 })

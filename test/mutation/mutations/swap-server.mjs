@@ -7,8 +7,8 @@ export const mutations = [
   {
     name: 'hung-program-is-left-out',
     file: 'packages/operator-kit/src/service/running-programs.ts',
-    find: '  reportSilent(silent)\n  process.exitCode',
-    replace: '  if (silent.pid < 0) reportSilent(silent)\n  process.exitCode',
+    find: "else if (code !== 'ENOENT') silent(",
+    replace: "else if (code !== 'ENOENT' && process.pid < 0) silent(",
     why: 'status leaves a process that hangs out without a word.',
     tests: ['unit test/e2e/programs/silent.test.ts'],
   },

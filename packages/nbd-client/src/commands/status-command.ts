@@ -4,8 +4,8 @@ import {
   formatDuration,
   formatSize,
   printStatus,
-  reportSilentAsUnavailable,
   type StatusView,
+  silentAsUnreachable,
 } from '@rdmakit/operator-kit'
 import {
   addHistograms,
@@ -36,8 +36,12 @@ export function printClientStatus({ json, seconds }: ClientStatusOptions): Promi
 
 /** The clients of this user. */
 export const CLIENTS: StatusView<readonly ShownStatus[]> = {
-  take: async () => (await runningClients(reportSilentAsUnavailable)).map(({ status }) => withDevice(status)),
+  take: async (unreachable) => {
+    const running = await runningClients((silent) => unreachable(silentAsUnreachable(silent)))
+    return running.map(({ status }) => withDevice(status))
+  },
   format: formatClients,
+  nothing: 'no nbd-client is running',
   judge: exitStatusOfClients,
 }
 
@@ -86,7 +90,6 @@ function formatClients(
   before: readonly ShownStatus[] | undefined,
   seconds: number,
 ): string {
-  if (clients.length === 0) return 'no nbd-client is running\n'
   const earlier = before === undefined ? undefined : { clients: before, seconds }
   const name = ({ target }: ClientStatus) => (clients.length > 1 ? `${target}: ` : '')
   const requests = clients.flatMap((client) =>

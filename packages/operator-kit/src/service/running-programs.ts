@@ -4,6 +4,7 @@ import { type IncomingHttpHeaders, type IncomingMessage, request } from 'node:ht
 import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import { EXIT } from '../command-line/exit-status.js'
+import type { Unreachable } from '../command-line/watch.js'
 import { isElsewhere, PID_NAMESPACE } from './pid-namespace.js'
 import { checkDirectory, runtimeDirectory } from './runtime-directory.js'
 
@@ -28,15 +29,17 @@ export interface SilentProgram {
   readonly reason: string
 }
 
-/** Says so on stderr. */
-export function reportSilent({ program, pid, reason }: SilentProgram): void {
-  process.stderr.write(`${program}: process ${pid} does not answer and is not shown: ${reason}\n`)
+/** What a command that lists what is running says of it, and ends with. */
+export function silentAsUnreachable({ program, pid, reason }: SilentProgram): Unreachable {
+  return {
+    message: `${program}: process ${pid} does not answer and is not shown: ${reason}`,
+    exitStatus: EXIT.unavailable,
+  }
 }
 
-/** Says so, and lets a command that lists what is running end with the status of what is unavailable. */
-export function reportSilentAsUnavailable(silent: SilentProgram): void {
-  reportSilent(silent)
-  process.exitCode = EXIT.unavailable
+/** Says so on stderr. */
+function reportSilent(silent: SilentProgram): void {
+  process.stderr.write(`${silentAsUnreachable(silent).message}\n`)
 }
 
 /**

@@ -5,9 +5,10 @@ import {
   formatSize,
   type Impairment,
   printStatus,
-  reportSilentAsUnavailable,
   runningPrograms,
   type StatusView,
+  silentAsUnreachable,
+  type Unreachable,
 } from '@rdmakit/operator-kit'
 import type { SessionOptions } from '../client/session-options.js'
 import { SwapServerSession } from '../client/swap-server-session.js'
@@ -46,6 +47,7 @@ export function printServerStatus(options: StatusOptions): Promise<void> {
 export const SERVERS: StatusView<readonly ServerStatus[]> = {
   take: localServers,
   format: formatServers,
+  nothing: 'no swap-server is running',
   judge: exitStatusOfServers,
 }
 
@@ -55,10 +57,9 @@ function exitStatusOfServers(servers: readonly ServerStatus[]): number {
   return servers.some(({ impaired }) => impaired !== undefined) ? EXIT.degraded : EXIT.ok
 }
 
-async function localServers(): Promise<ServerStatus[]> {
-  return (await runningPrograms('swap-server', reportSilentAsUnavailable)).map(
-    ({ status }) => status as ServerStatus,
-  )
+async function localServers(unreachable: (it: Unreachable) => void): Promise<ServerStatus[]> {
+  const running = await runningPrograms('swap-server', (silent) => unreachable(silentAsUnreachable(silent)))
+  return running.map(({ status }) => status as ServerStatus)
 }
 
 function remoteServers({ uris, json: _json, watch: _watch, ...who }: StatusOptions): Promise<ServerStatus[]> {
@@ -90,7 +91,6 @@ function formatServers(
   before: readonly ServerStatus[] | undefined,
   seconds: number,
 ): string {
-  if (servers.length === 0) return 'no swap-server is running\n'
   const name = ({ pid, listeners }: ServerStatus) => (servers.length > 1 ? `${pid ?? listeners[0]}: ` : '')
   const earlier = (server: ServerStatus) => before?.find(({ epoch }) => epoch === server.epoch)
   const ofSlabs = (count: number | null | undefined, server: ServerStatus) =>
