@@ -101,6 +101,18 @@ it('takes no folder in which, or in the place of which, others could put somethi
   expect(openRuntimeDirectory).toThrow(/is not safe: .* belongs to user 4242/)
 })
 
+it('takes no folder whose path is too long for a socket, and does not make it', () => {
+  // `/swap-server-4194304.99.sock` fits just so.
+  const most = 107 - 28
+  const long = join(top, 'x'.repeat(most - top.length - 1))
+  vi.stubEnv('RDMAKIT_RUN', `${long}x`)
+  expect(openRuntimeDirectory).toThrow(InvalidInputError)
+  expect(openRuntimeDirectory).toThrow(/is 1 bytes too long for the path of a socket; set RDMAKIT_RUN to a/)
+  expect(readdirSync(top)).toEqual([])
+  vi.stubEnv('RDMAKIT_RUN', long)
+  expect(openRuntimeDirectory()).toBe(long)
+})
+
 it('an answer that comes a byte at a time, and never ends, is waited for as long as one that does not come', async () => {
   const path = join(top, 'slow.sock')
   const peers: Socket[] = []

@@ -226,6 +226,23 @@ describe('what needs more than a command line', () => {
     }
   })
 
+  it('a run folder whose path is too long for a socket, whoever wants to serve', async () => {
+    using ours = temporaryFolder()
+    const long = join(ours.path, 'x'.repeat(100))
+    for (const [program, words] of [
+      [SWAP_SERVER, LEND],
+      [NBD_CLIENT, VOLUME],
+    ] as const) {
+      await using running = new Program(program, words.split(' ').map(fill), { RDMAKIT_RUN: long })
+      expect(await running.ends()).toEqual({ status: USAGE, signal: null })
+      expect(running.stderr).toMatch(
+        /^[a-z-]+: .*RDMAKIT_RUN.* bytes too long for the path of a socket; .*\n$/,
+      )
+      expect(running.stdout).toBe('')
+    }
+    expect(readdirSync(ours.path)).toEqual([])
+  })
+
   it('a server that may make no control socket lends all the same, and says in a line what lacks', async () => {
     using ours = temporaryFolder()
     chmodSync(ours.path, 0o755)

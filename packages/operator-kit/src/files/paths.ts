@@ -3,7 +3,7 @@ import { dirname, resolve } from 'node:path'
 import { EXIT, ExitError } from '../command-line/exit-status.js'
 
 /** Bytes of a Unix socket's path (unix(7): sun_path, with a zero at its end). */
-const MAXIMUM_SOCKET_PATH = 107
+export const MAXIMUM_SOCKET_PATH = 107
 
 const WORDS: Readonly<Record<string, string>> = {
   ENOENT: 'there is no such file or folder',

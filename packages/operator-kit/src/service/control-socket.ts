@@ -4,11 +4,12 @@ import { createServer, type IncomingMessage, type Server, type ServerResponse } 
 import { connect } from 'node:net'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
+import { EXIT, ExitError } from '../command-line/exit-status.js'
 import { InvalidInputError } from '../command-line/invalid-input-error.js'
 import { PID_NAMESPACE, pidNamespace } from './pid-namespace.js'
 import { listenPrivately } from './private-socket.js'
 import { CALL_TIMEOUT_MS } from './running-programs.js'
-import { openRuntimeDirectory } from './runtime-directory.js'
+import { controlSocketName, MOST_NAMES, openRuntimeDirectory } from './runtime-directory.js'
 
 /**
  * What a program does for those who may use its control socket, by method and path, e.g. `GET /status`. It gets
@@ -30,7 +31,7 @@ export class ControlSocket {
 
   /**
    * @param program the name that {@link runningPrograms} looks for
-   * @throws InvalidInputError when the folder is somebody else's
+   * @throws InvalidInputError as {@link openRuntimeDirectory}; ExitError: processes of other PID namespaces have all names
    */
   static async open(program: string, routes: ControlRoutes): Promise<ControlSocket> {
     // An ended process has left the existing one.
@@ -60,10 +61,14 @@ export class ControlSocket {
 
 /** A process of another PID namespace may share the folder, and have the number of this one. */
 async function ownPath(directory: string, program: string): Promise<string> {
-  for (let turn = 1; ; turn++) {
-    const path = join(directory, `${program}-${process.pid}${turn === 1 ? '' : `.${turn}`}.sock`)
+  for (let turn = 1; turn <= MOST_NAMES; turn++) {
+    const path = join(directory, controlSocketName(program, process.pid, turn))
     if (!(await isServed(path))) return path
   }
+  throw new ExitError(
+    `${directory}: the ${MOST_NAMES} names for the control socket of ${program} ${process.pid} are taken; set RDMAKIT_RUN to another folder`,
+    EXIT.taken,
+  )
 }
 
 async function isServed(path: string): Promise<boolean> {
