@@ -10,13 +10,13 @@ import {
 } from 'node:fs'
 import { createServer, Server, type Socket } from 'node:net'
 import { tmpdir } from 'node:os'
-import { dirname, join } from 'node:path'
+import { dirname, isAbsolute, join } from 'node:path'
 import { Worker } from 'node:worker_threads'
 import { afterEach, beforeEach, expect, it, vi } from 'vitest'
 import { InvalidInputError } from '../src/command-line/invalid-input-error.js'
 import { ControlSocket } from '../src/service/control-socket.js'
 import { callControlSocket, runningPrograms } from '../src/service/running-programs.js'
-import { openRuntimeDirectory } from '../src/service/runtime-directory.js'
+import { openRuntimeDirectory, runtimeDirectory } from '../src/service/runtime-directory.js'
 
 const MODULE = new URL('../dist/service/control-socket.js', import.meta.url).href
 
@@ -100,6 +100,17 @@ it('takes no folder in which, or in the place of which, others could put somethi
   chownSync(top, 4242, 4242)
   expect(openRuntimeDirectory).toThrow(/is not safe: .* belongs to user 4242/)
 })
+
+it.each([0, 1000])(
+  'is in a folder of an absolute path when the environment names an empty one, for user %i',
+  (user) => {
+    const getuid = vi.spyOn(process, 'getuid').mockReturnValue(user)
+    for (const name of ['RDMAKIT_RUN', 'XDG_RUNTIME_DIR']) vi.stubEnv(name, '')
+    const directory = runtimeDirectory()
+    getuid.mockRestore()
+    expect(directory).toSatisfy(isAbsolute)
+  },
+)
 
 it('takes no folder whose path is too long for a socket, and does not make it', () => {
   // `/swap-server-4194304.99.sock` fits just so.

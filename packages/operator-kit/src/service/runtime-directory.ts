@@ -23,7 +23,7 @@ export function controlSocketName(program: string, pid: number, turn: number): s
 export function runtimeDirectory(): string {
   if (process.env.RDMAKIT_RUN) return process.env.RDMAKIT_RUN
   if (process.getuid?.() === 0) return '/run/rdmakit'
-  return join(process.env.XDG_RUNTIME_DIR ?? join(tmpdir(), `rdmakit-${process.getuid?.()}`), 'rdmakit')
+  return join(process.env.XDG_RUNTIME_DIR || join(tmpdir(), `rdmakit-${process.getuid?.()}`), 'rdmakit')
 }
 
 /**
