@@ -1,5 +1,6 @@
 // Preloaded into a program of ours (controlFault() of test/control-fault.ts): SIGUSR2 is a fault in its control code, where
 // no caller can catch it, and the program is what is shipped.
+import { Server } from 'node:http'
 import { getHeapStatistics } from 'node:v8'
 
 const kept = []
@@ -15,6 +16,12 @@ const FAULTS = {
     // A string, in which the collector of garbage has nothing to look at: arrays took it seconds on a busy machine.
     kept.push(FILLER.toString('latin1'))
     setImmediate(FAULTS.growth)
+  },
+  end: () => {
+    Server.prototype.close = () => {
+      throw new Error('an end has failed')
+    }
+    process.stderr.write('ends fail\n')
   },
   heap: () => {
     const held = []

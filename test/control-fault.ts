@@ -1,8 +1,8 @@
 import { join } from 'node:path'
 import { top } from './lab/base/paths.js'
 
-/** `growth`: the heap is nearly full, `heap`: it is full, and V8 ends the process. */
-export type ControlFault = 'timer' | 'rejection' | 'growth' | 'heap'
+/** `growth`: the heap is nearly full, `heap`: it is full, and V8 ends the process; `end`: closing a control socket fails. */
+export type ControlFault = 'timer' | 'rejection' | 'growth' | 'heap' | 'end'
 
 /** The environment of a program in which SIGUSR2 brings about a fault that no code of it can catch. */
 export function controlFault(fault: ControlFault): Record<string, string> {

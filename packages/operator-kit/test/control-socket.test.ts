@@ -82,6 +82,15 @@ it('replaces what one that has ended has left', async () => {
   socket.close()
 })
 
+it('closes though its socket cannot be removed', async () => {
+  const socket = await ControlSocket.open('test', {})
+  rmSync(socket.path)
+  // What unlink(2) refuses, root too.
+  mkdirSync(socket.path)
+  socket.close()
+  expect(readdirSync(folder)).toEqual([`test-${process.pid}.sock`])
+})
+
 it('takes no folder in which, or in the place of which, others could put something', () => {
   mkdirSync(folder, { mode: 0o700 })
   for (const mode of [0o777, 0o720]) {

@@ -1,6 +1,9 @@
 // A swap-server that is stopped while clients have their pages there, and nowhere else.
+import { mkdirSync, rmSync } from 'node:fs'
+import { join } from 'node:path'
 import { SwapServerSession } from '@rdmakit/swap-server'
 import { describe, expect, it } from 'vitest'
+import { controlFault } from '../../control-fault.js'
 import {
   complete,
   type Program,
@@ -119,6 +122,28 @@ describe.concurrent('swap-server that is stopped', () => {
     await client.asked
     await expect(stopped).rejects.toThrow(/ended with 1\n.*has not ended within 1 s; it may still be moving/s)
     expect(server.process.exitCode).toBeNull()
+  })
+
+  it('ends though its control socket cannot be removed', async () => {
+    using folder = temporaryFolder()
+    const { program: server } = await startServer(SERVER, undefined, folder.path)
+    await using _server = server
+    const socket = join(folder.path, `swap-server-${server.process.pid}.sock`)
+    rmSync(socket)
+    mkdirSync(socket)
+    expect(await server.stop()).toEqual({ status: 0, signal: null })
+    expect(server.stdout).toMatch(/\nstopped by SIGTERM\n$/)
+  })
+
+  it('says so when its end fails', async () => {
+    using folder = temporaryFolder()
+    const environment = { RDMAKIT_RUN: folder.path, ...controlFault('end') }
+    const { program: server } = await startServer(SERVER, undefined, environment)
+    await using _server = server
+    server.process.kill('SIGUSR2')
+    await server.says(/^ends fail$/m)
+    expect(await server.stop()).toEqual({ status: 70, signal: null })
+    expect(server.stderr).toContain('an end has failed')
   })
 
   it('takes a --drain that a clock can count', () => {

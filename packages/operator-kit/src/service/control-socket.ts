@@ -1,5 +1,4 @@
 import { once } from 'node:events'
-import { rmSync } from 'node:fs'
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
 import { connect } from 'node:net'
 import { join } from 'node:path'
@@ -7,7 +6,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import { EXIT, ExitError } from '../command-line/exit-status.js'
 import { InvalidInputError } from '../command-line/invalid-input-error.js'
 import { PID_NAMESPACE, pidNamespace } from './pid-namespace.js'
-import { listenPrivately } from './private-socket.js'
+import { listenPrivately, removeSocket } from './private-socket.js'
 import { CALL_TIMEOUT_MS } from './running-programs.js'
 import { controlSocketName, MOST_NAMES, openRuntimeDirectory } from './runtime-directory.js'
 
@@ -52,10 +51,11 @@ export class ControlSocket {
     await Promise.race([answered, delay(timeout, undefined, { ref: false })])
   }
 
+  /** Never fails: more has to end after it. */
   close(): void {
     this.#server.close()
     this.#server.closeAllConnections()
-    rmSync(this.path, { force: true })
+    removeSocket(this.path)
   }
 }
 

@@ -28,3 +28,13 @@ export async function listenPrivately(server: Server, path: string): Promise<voi
     rmSync(folder, { recursive: true, force: true })
   }
 }
+
+/**
+ * Removes a socket that nobody listens at, or leaves it, for example where the file system is read-only now: the next
+ * process of that name replaces it, and whoever looks for running programs tries again.
+ */
+export function removeSocket(path: string): void {
+  try {
+    rmSync(path, { force: true })
+  } catch {}
+}

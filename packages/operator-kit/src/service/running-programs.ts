@@ -1,11 +1,12 @@
 import { once } from 'node:events'
-import { existsSync, readdirSync, rmSync } from 'node:fs'
+import { existsSync, readdirSync } from 'node:fs'
 import { type IncomingHttpHeaders, type IncomingMessage, request } from 'node:http'
 import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import { EXIT } from '../command-line/exit-status.js'
 import type { Unreachable } from '../command-line/watch.js'
 import { isElsewhere, PID_NAMESPACE } from './pid-namespace.js'
+import { removeSocket } from './private-socket.js'
 import { checkDirectory, runtimeDirectory } from './runtime-directory.js'
 
 /** Also of a request to a control socket, until it is there. */
@@ -71,7 +72,7 @@ export async function runningPrograms(
       })
     } catch (failure) {
       const { code, message } = failure as NodeJS.ErrnoException
-      if (code === 'ECONNREFUSED') rmSync(path, { force: true })
+      if (code === 'ECONNREFUSED') removeSocket(path)
       // It ended after its name was read.
       else if (code !== 'ENOENT') silent({ program, pid: Number(pid), reason: message })
     }

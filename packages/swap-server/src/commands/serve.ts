@@ -102,7 +102,10 @@ export async function serve(options: ServeOptions): Promise<void> {
   const stop = (signal: NodeJS.Signals) => {
     // A second request means: end at once.
     if (ending !== undefined) now.abort()
-    ending ??= end(signal)
+    ending ??= end(signal).catch((failure: Error) => {
+      log.error({ err: failure }, 'the end failed: the process ends at once')
+      process.exit(EXIT.internal)
+    })
   }
   handleSignals({ end: stop, hangup: 'kept', say: (line) => log.warn(line) })
   collect = disableIdleGc()
