@@ -4,6 +4,7 @@ import { join } from 'node:path'
 import { SwapServerSession } from '@rdmakit/swap-server'
 import { describe, expect, it } from 'vitest'
 import { controlFault } from '../../control-fault.js'
+import { stopProcess } from '../../stop-process.js'
 import {
   complete,
   type Program,
@@ -165,6 +166,15 @@ describe.concurrent('swap-server that is stopped', () => {
       await startServer(SERVER, undefined, folder.path),
     ]
     expect(stop().stderr).toMatch(/several swap-servers are running; name one with --pid/)
+    const hung = (servers[1] as (typeof servers)[number]).program.process
+    await stopProcess(hung)
+    expect(stop()).toMatchObject({
+      status: 69,
+      stderr: expect.stringMatching(
+        `^swap-server: swap-server ${hung.pid} does not answer: .*; name one with --pid: `,
+      ),
+    })
+    hung.kill('SIGCONT')
     for (const { program } of servers) await (program as Program).stop()
   })
 })

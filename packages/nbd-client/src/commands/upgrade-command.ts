@@ -1,5 +1,5 @@
 import { setTimeout as delay } from 'node:timers/promises'
-import type { SilentProgram } from '@rdmakit/operator-kit'
+import { EXIT, ExitError, type SilentProgram } from '@rdmakit/operator-kit'
 import { UsageError } from '@rdmakit/verbs'
 import { identifierOf } from '../kernel/device-identity.js'
 import { devicePath, parseDevice } from '../kernel/device-name.js'
@@ -14,7 +14,8 @@ const LOOK_MS = 50
  * Lets another process, of a newer version say, go on with an attached device.
  * @param which the device, or the process that has it; default: the one that is attached
  * @param command of the successor; default: that of the running process, whose files may be newer now
- * @throws Error: there is none, or the upgrade failed; the device goes on with its process then
+ * @throws Error: there is none, or the upgrade failed; the device goes on with its process then; ExitError: a process that
+ *   does not answer may have it
  */
 export async function upgrade(
   which: { readonly device?: string; readonly pid?: number },
@@ -33,13 +34,18 @@ async function clientOf(which: { device?: string; pid?: number }): Promise<Runni
       running.filter(({ status }) => status.mode === 'attach'),
       which,
     )
-    if (client !== undefined) return client
-    // A machine that is short of memory may keep a process from answering for a while.
     const maybe = silent.find(({ pid }) => which.pid === undefined || which.pid === pid)
+    const isNamed = which.pid !== undefined || which.device !== undefined
+    // The device of a process that does not answer may be another one: then this is not the only one.
+    if (client !== undefined && (isNamed || maybe === undefined)) return client
     if (maybe === undefined) throw new Error(noneOf(which))
+    // A machine that is short of memory may keep a process from answering for a while.
     if (performance.now() > deadline)
-      throw new Error(
-        `${noneOf(which)}; process ${maybe.pid} may have it, and does not answer: ${maybe.reason}. Its device goes on as before; try again`,
+      throw new ExitError(
+        client === undefined
+          ? `${noneOf(which)}; process ${maybe.pid} may have it, and does not answer: ${maybe.reason}. Its device goes on as before; try again`
+          : `${client.status.target} may not be the only device: process ${maybe.pid} does not answer: ${maybe.reason}; name the device`,
+        EXIT.unavailable,
       )
     await delay(LOOK_MS)
   }

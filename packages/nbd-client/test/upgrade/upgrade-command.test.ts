@@ -18,12 +18,12 @@ const client: RunningClient = {
   upgrade: async () => ({ pid: PID + 1, pause: 3 }),
 }
 
-/** A look at who runs, in which `pid` does not answer. */
+/** A look at who runs, in which `pid` does not answer, and `others` do. */
 const isSilent =
-  (pid: number): typeof runningClients =>
+  (pid: number, others: RunningClient[] = []): typeof runningClients =>
   async (silent) => {
     silent?.({ program: 'nbd-client', pid, reason: '/run/nbd-client.sock does not answer' })
-    return []
+    return others
   }
 
 beforeEach(() => void vi.mocked(runningClients).mockReset().mockResolvedValue([client]))
@@ -41,6 +41,19 @@ it('says of a process that never answers that it may have the device', async () 
   await expect(upgrade({ pid: PID }, undefined)).rejects.toThrow(
     /^process 867 has no device; process 867 may have it, and does not answer: .*try again$/,
   )
+})
+
+it('does not take the only device that answers for the only one', async () => {
+  vi.mocked(runningClients).mockImplementation(isSilent(PID + 5, [client]))
+  let now = 0
+  const clock = vi.spyOn(performance, 'now').mockImplementation(() => (now += 10_000))
+  const refused = upgrade({}, undefined)
+  await expect(refused).rejects.toThrow(
+    /^\/dev\/nbd0 may not be the only device: process 872 does not answer: .*; name the device$/,
+  )
+  await expect(refused).rejects.toMatchObject({ status: 69 })
+  expect(await upgrade({ pid: PID }, undefined)).toMatchObject({ device: '/dev/nbd0' })
+  clock.mockRestore()
 })
 
 it('does not wait for another one', async () => {

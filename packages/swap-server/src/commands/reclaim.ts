@@ -6,6 +6,7 @@ import {
   parseSize,
   type RunningProgram,
   runningPrograms,
+  type SilentProgram,
 } from '@rdmakit/operator-kit'
 import { UsageError } from '@rdmakit/verbs'
 import type { Holding, HoldOutcome } from '../server/memory/lending.js'
@@ -36,10 +37,21 @@ export interface ReclaimCommand {
   readonly wait: number
 }
 
-/** @param pid undefined: the only one there is @throws ExitError: no such server; UsageError: several */
+/**
+ * @param pid undefined: the only one there is
+ * @throws ExitError: no such server, or it does not answer; UsageError: several, of which one may not answer
+ */
 export async function serverOf(pid: number | undefined): Promise<RunningProgram> {
-  const servers = await runningPrograms('swap-server')
+  const silent: SilentProgram[] = []
+  const servers = await runningPrograms('swap-server', (program) => silent.push(program))
   const [server, another] = servers.filter((each) => pid === undefined || each.pid === pid)
+  // One that does not answer may be the one that is meant.
+  const hung = silent.find((each) => pid === undefined || each.pid === pid)
+  if (hung !== undefined && (server === undefined || another === undefined))
+    throw new ExitError(
+      `swap-server ${hung.pid} does not answer: ${hung.reason}${server === undefined ? '' : `; name one with --pid: ${hung.pid}, ${server.pid}`}`,
+      EXIT.unavailable,
+    )
   if (server === undefined)
     throw new ExitError(
       pid === undefined ? 'no swap-server is running' : `--pid ${pid}: no swap-server has this process id`,
