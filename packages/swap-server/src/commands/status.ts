@@ -1,9 +1,12 @@
 import {
   describeImpairment,
   EXIT,
+  exitStatusOf,
   formatDuration,
   formatSize,
   type Impairment,
+  nameOption,
+  oneLineMessage,
   printStatus,
   runningPrograms,
   type StatusView,
@@ -33,15 +36,19 @@ export interface StatusOptions extends Pick<SessionOptions, 'tenant' | 'key'> {
   readonly watch: number | undefined
 }
 
-/** Prints the running servers of this machine, or remote ones. @throws what opening a session throws */
+/** Prints the running servers of this machine, or remote ones. */
 export function printServerStatus(options: StatusOptions): Promise<void> {
   return printStatus({
     seconds: options.watch,
     json: options.json,
     ...SERVERS,
-    ...(options.uris.length === 0 ? {} : { take: () => remoteServers(options) }),
+    ...(options.uris.length === 0
+      ? {}
+      : { take: (unreachable: Report) => remoteServers(options, unreachable) }),
   })
 }
+
+type Report = (it: Unreachable) => void
 
 /** The servers of this machine. */
 export const SERVERS: StatusView<readonly ServerStatus[]> = {
@@ -57,28 +64,38 @@ function exitStatusOfServers(servers: readonly ServerStatus[]): number {
   return servers.some(({ impaired }) => impaired !== undefined) ? EXIT.degraded : EXIT.ok
 }
 
-async function localServers(unreachable: (it: Unreachable) => void): Promise<ServerStatus[]> {
+async function localServers(unreachable: Report): Promise<ServerStatus[]> {
   const running = await runningPrograms('swap-server', (silent) => unreachable(silentAsUnreachable(silent)))
   return running.map(({ status }) => status as ServerStatus)
 }
 
-function remoteServers({ uris, json: _json, watch: _watch, ...who }: StatusOptions): Promise<ServerStatus[]> {
-  return Promise.all(
-    uris.map(async (uri) => {
-      const session = await SwapServerSession.open([uri], {
-        client: `status, pid ${process.pid}`,
-        largeAnswers: true,
-        ...who,
-      }).catch((failure) => {
-        throw explainUnreachable(uri, failure)
-      })
-      try {
-        return { ...(await session.query()), listeners: [uri] }
-      } finally {
-        await session.close()
-      }
-    }),
+async function remoteServers(options: StatusOptions, unreachable: Report): Promise<ServerStatus[]> {
+  const servers = await Promise.all(
+    options.uris.map((uri) =>
+      remoteServer(uri, options).catch((failure: unknown) => {
+        const message = `swap-server: ${oneLineMessage(nameOption(uri, failure))}`
+        unreachable({ message, exitStatus: exitStatusOf(failure) })
+      }),
+    ),
   )
+  return servers.filter((server) => server !== undefined)
+}
+
+/** @throws what opening a session throws */
+async function remoteServer(uri: string, { tenant, key }: StatusOptions): Promise<ServerStatus> {
+  const session = await SwapServerSession.open([uri], {
+    client: `status, pid ${process.pid}`,
+    largeAnswers: true,
+    ...(tenant === undefined ? {} : { tenant }),
+    ...(key === undefined ? {} : { key }),
+  }).catch((failure) => {
+    throw explainUnreachable(uri, failure)
+  })
+  try {
+    return { ...(await session.query()), listeners: [uri] }
+  } finally {
+    await session.close()
+  }
 }
 
 const size = (bytes: number | null | undefined) => formatSize(Number(bytes ?? 0))
