@@ -118,9 +118,9 @@ uint64_t Backup::missed() const {
   return sum;
 }
 
-bool Backup::hangs() const {
+uint64_t Backup::overdue_since() const {
   const uint64_t since = busy_since_.load(std::memory_order_relaxed);
-  return since != 0 && now_ns(CLOCK_MONOTONIC_COARSE) > since + options_.timeout_ns;
+  return since != 0 && now_ns(CLOCK_MONOTONIC_COARSE) > since + options_.timeout_ns ? since : 0;
 }
 
 void Backup::ring() const {

@@ -77,8 +77,8 @@ class Backup {
   const BackupMap& map() const { return map_; }
   // Pages of WRITEs that were not queued, ever.
   uint64_t missed() const;
-  // The thread has been in one system call for too long.
-  bool hangs() const;
+  // When the thread began the system call that it has been in for too long (ns); 0: it is in none.
+  uint64_t overdue_since() const;
   void wake() {
     if (asleep_.exchange(false)) ring();
   }

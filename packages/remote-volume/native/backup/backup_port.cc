@@ -157,7 +157,7 @@ int BackupPort::poll(BackupListener& listener, const Operation* operations) {
     if (ticket.left == 0 && ticket.kept) end(done.operation, ticket.good && ticket.complete, listener);
   }
   if (!waiting_.empty()) moved += put_waiting(listener, operations);
-  if (outstanding_ > 0 && backup_.hangs()) give_up(listener);
+  if (outstanding_ > 0 && hangs()) give_up(listener);
   flush();
   return moved;
 }
@@ -185,6 +185,25 @@ int BackupPort::put_waiting(BackupListener& listener, const Operation* operation
   }
   waiting_.resize(kept);
   return moved;
+}
+
+// The time since a call began is not all the file's: the process may not have run (a stopped process, a
+// machine without a free processor), and a lane that then runs before the backup's thread sees a call that
+// has come back. So the same call is looked at several times. A standstill makes one of these looks late, and
+// the thread can run between the others.
+bool BackupPort::hangs() {
+  const uint64_t since = backup_.overdue_since();
+  if (since != overdue_since_) {
+    overdue_since_ = since;
+    next_look_ = 0;
+    looks_ = 0;
+  }
+  if (since == 0) return false;
+  const uint64_t now = now_ns(CLOCK_MONOTONIC_COARSE);
+  if (now < next_look_) return false;
+  next_look_ = now + kLookInterval;
+  looks_ = std::min(looks_ + 1, kLastLooks);
+  return looks_ == kLastLooks;
 }
 
 // The thread does not come back from its system call. What waits in a buffer of ours need not wait; a READ's

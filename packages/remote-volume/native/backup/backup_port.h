@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "backup/backup_map.h"
+#include "base/clock.h"
 #include "base/spsc_ring.h"
 #include "rdma/index_stack.h"
 #include "rdma/operation.h"
@@ -105,6 +106,8 @@ class BackupPort {
   void arm();
   // The lane must check again soon: a page for which an operation waits causes no wake-up.
   bool waits() const { return !waiting_.empty(); }
+  // How long (ns) a lane with something outstanding may sleep: only lanes look whether the file hangs.
+  uint64_t look_interval() const { return looks_ % kLastLooks != 0 ? kLookInterval : kSecond; }
   const BackupPortStatistics& statistics() const { return statistics_; }
 
   // ---- the backup's thread ----
@@ -145,9 +148,14 @@ class BackupPort {
     bool succeeded;
   };
 
+  // The last looks at a system call that is overdue, and the time (ns) from one to the next at least.
+  static constexpr uint32_t kLastLooks = 4;
+  static constexpr uint64_t kLookInterval = 50 * kMillisecond;
+
   void put(const Operation& operation);
   int put_waiting(BackupListener& listener, const Operation* operations);
   void end(uint16_t operation, bool succeeded, BackupListener& listener);
+  bool hangs();
   void give_up(BackupListener& listener);
 
   Backup& backup_;
@@ -160,6 +168,9 @@ class BackupPort {
   uint32_t outstanding_ = 0;
   bool crowded_ = false;
   bool pushed_ = false;
+  uint64_t overdue_since_ = 0;  // of the call that was looked at last; 0: that was in time
+  uint64_t next_look_ = 0;      // ns
+  uint32_t looks_ = 0;          // at that call
   BackupPortStatistics statistics_;
   Counter put_;       // pages, by the lane, before they are in the ring
   Counter finished_;  // of them, by the backup's thread

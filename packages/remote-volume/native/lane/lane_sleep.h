@@ -105,7 +105,7 @@ uint64_t WorkingLane<Work>::timeout(uint64_t now) const {
   work_.deadlines(consider);
   if (is_open()) consider(farewell_);
   // The backup's thread may hang in a system call, and only we look.
-  if (rdma_.outstanding_backup() > 0) consider(now + kSecond);
+  if (rdma_.outstanding_backup() > 0) consider(now + options_.backup->look_interval());
   consider(stop_at_.load(std::memory_order_relaxed));
   if (next == kForever) return kForever;
   // Whole milliseconds, so that rate-limited work runs in batches.

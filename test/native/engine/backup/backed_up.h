@@ -13,6 +13,7 @@
 namespace fixture {
 
 inline std::atomic<bool> file_stands{false};
+inline std::atomic<int> file_stands_in{0};  // writes that found it so
 // The number of bytes that the file takes of the next write of several pages; 0: all.
 inline std::atomic<size_t> file_takes{0};
 
@@ -67,6 +68,7 @@ inline void caught_up(TestVolume& volume, uint64_t pages) {
 
 // In place of the library's.
 extern "C" ssize_t pwritev(int descriptor, const iovec* segments, int count, off_t offset) {
+  if (fixture::file_stands) fixture::file_stands_in++;
   fixture::file_stands.wait(true);
   const size_t takes = count > 1 ? fixture::file_takes.exchange(0) : 0;
   if (takes == 0) return syscall(SYS_pwritev, descriptor, segments, count, offset, 0);

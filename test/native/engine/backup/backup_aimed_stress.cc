@@ -105,7 +105,8 @@ void another_file() {
 // A backup without lanes, whose file is memory.
 class BareBackup {
  public:
-  explicit BareBackup(const char* name) : path_(name, "/dev/shm"), backup(options(path_)) {
+  explicit BareBackup(const char* name, uint64_t timeout_ns = BackupOptions().timeout_ns)
+      : path_(name, "/dev/shm"), backup(options(path_, timeout_ns)) {
     std::vector<std::string> warnings;
     std::string why;
     CHECK(backup.open(
@@ -115,9 +116,10 @@ class BareBackup {
   ~BareBackup() { CHECK(backup.stop(memory_device::now() + kCloseTime)); }
 
  private:
-  static BackupOptions options(const Path& path) {
+  static BackupOptions options(const Path& path, uint64_t timeout_ns) {
     BackupOptions options;
     options.path = path.name();
+    options.timeout_ns = timeout_ns;
     options.buffers = kMinBackupBuffers;
     return options;
   }
@@ -236,6 +238,52 @@ void ends_after_its_last_look() {
   }
 }
 
+// A lane whose process stood still, and that runs before the thread of the file after it: that the file's
+// call took longer than it may says nothing then. Again and again, each time in a call of its own.
+void stood_still_in_a_call() {
+  constexpr uint64_t kTimeout = 30'000'000;
+  struct Listener final : BackupListener {
+    void backup_over(uint16_t, bool succeeded) override {
+      CHECK(succeeded);
+      over++;
+    }
+    void backup_abandoned(uint16_t) override { CHECK(false); }
+    int over = 0;
+  };
+  BareBackup with("still", kTimeout);
+  BackupPort* const port = with.backup.open_port();
+  port->on_wake([] {});
+  std::vector<uint8_t> bytes(4096, 0x11);
+  Operation write;
+  write.index = 0;
+  write.length = 4096;
+  write.memory = bytes.data();
+  Listener listener;
+  file_stands_in = 0;
+  for (int i = 1; i <= 6; i++) {
+    {
+      const StandingFile standing;
+      write.offset = static_cast<uint64_t>(i) * 4096;
+      port->begin(write);
+      port->offer(write);
+      CHECK(port->keep(write) == BackupPort::Kept::later);
+      port->flush();
+      // What is waited for is time itself: the timeout, and more than a step of the coarse clock.
+      await([&] { return file_stands_in >= i; });
+      usleep(2 * kTimeout / 1'000);
+      port->poll(listener, &write);
+      CHECK(with.backup.working() && listener.over == i - 1);
+    }
+    // Then the thread of the file gets a processor, too.
+    await([&] { return port->queued() == 0; });
+    await([&] {
+      port->poll(listener, &write);
+      return listener.over == i;
+    });
+    CHECK(with.backup.working());
+  }
+}
+
 }  // namespace
 
 int main() {
@@ -246,6 +294,7 @@ int main() {
   timed("passed over a claim", passed_over_a_claim);
   timed("asked before it sleeps", asked_before_it_sleeps);
   timed("ends after its last look", ends_after_its_last_look);
+  timed("stood still in a call", stood_still_in_a_call);
   std::printf("ok\n");
   return 0;
 }
