@@ -157,7 +157,8 @@ int BackupPort::poll(BackupListener& listener, const Operation* operations) {
     if (ticket.left == 0 && ticket.kept) end(done.operation, ticket.good && ticket.complete, listener);
   }
   if (!waiting_.empty()) moved += put_waiting(listener, operations);
-  if (outstanding_ > 0 && hangs()) give_up(listener);
+  // Requests may also wait for it with nothing outstanding: for a page to leave the queue, or for room in it.
+  if ((outstanding_ > 0 || working()) && hangs()) give_up(listener);
   flush();
   return moved;
 }

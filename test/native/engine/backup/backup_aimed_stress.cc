@@ -284,6 +284,43 @@ void stood_still_in_a_call() {
   }
 }
 
+constexpr uint64_t kHangTime = 500'000'000;  // a file that hangs for longer has failed
+
+Shape hanging(const Path& file, uint32_t servers, bool refill_lane) {
+  Shape shape = backed_up(file, Acknowledge::all, kPlain);
+  shape.servers = servers;
+  shape.lanes = 1;
+  shape.refill_lane = refill_lane;
+  shape.options.backup.buffers = kMinBackupBuffers;
+  shape.options.backup.timeout_ns = kHangTime;
+  return shape;
+}
+
+void declare_failed(TestVolume& volume, uint32_t server) {
+  CHECK(volume.engine->fail_server(server, "heartbeat lost") == 0);
+}
+
+// The only server fails while the file hangs, with nothing under way at either: what then waits for pages
+// that are in the queue, or for room in it, fails in time. No other lane looks.
+void hangs_with_nothing_under_way() {
+  const Path file("hangs", "/dev/shm");
+  TestVolume volume(hanging(file, 1, false));
+  Client client(volume.attach(0));
+  std::vector<uint8_t> data(kMinBackupBuffers * 4096, 0x11);  // all that the queue has room for
+  {
+    const StandingFile standing;
+    CHECK(client.write(0, data.data(), static_cast<uint32_t>(data.size())) == 0);
+    declare_failed(volume, 0);
+    std::vector<std::thread> waiters;
+    waiters.emplace_back([&] { CHECK(client.read(0, data.data(), 4096) == EIO); });
+    waiters.emplace_back([&] { CHECK(write(client, 1, 0x22) == EIO); });
+    waiters.emplace_back([&] { CHECK(write(client, kMinBackupBuffers, 0x33) == EIO); });
+    for (std::thread& waiter : waiters) waiter.join();
+    CHECK(volume.wait_for(Event::Type::backup_failed).reason[0] != '\0');
+  }
+  CHECK(volume.engine->close(kCloseTime) == 0 && volume.count(Event::Type::backup_failed) == 1);
+}
+
 }  // namespace
 
 int main() {
@@ -295,6 +332,7 @@ int main() {
   timed("asked before it sleeps", asked_before_it_sleeps);
   timed("ends after its last look", ends_after_its_last_look);
   timed("stood still in a call", stood_still_in_a_call);
+  timed("hangs with nothing under way", hangs_with_nothing_under_way);
   std::printf("ok\n");
   return 0;
 }
