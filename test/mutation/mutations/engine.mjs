@@ -247,7 +247,7 @@ export const mutations = [
   {
     name: 'live-before-it-is-filled',
     file: 'packages/remote-volume/native/refill/refill.cc',
-    find: 'if (free_chunks_.size() == kChunks && (failure_ != nullptr || cursor_ == end_)) {',
+    find: 'if (under_way() == 0 && (failure_ != nullptr || cursor_ == end_)) {',
     replace: 'if (free_chunks_.size() > 0 && failure_ == nullptr && cursor_ == end_) {',
     why: 'A replica is read from while the last of its pages are on their way.',
     tests: ['native asan engine_aimed', 'native asan engine_replica', 'native asan engine_reconnect'],

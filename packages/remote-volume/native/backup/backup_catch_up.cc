@@ -107,7 +107,7 @@ bool BackupCatchUp::start_chunk(uint64_t page, uint64_t now) {
   }
   Operation& operation = rdma_.take(Operation::Kind::read);
   const uint16_t chunk = free_chunks_.pop();
-  operation.chunk = static_cast<uint16_t>(Refill::kChunks + chunk);
+  operation.chunk = static_cast<uint16_t>(Refill::kBuffers + chunk);
   operation.offset = page * kPage;
   operation.length = static_cast<uint32_t>(claimed * kPage);
   operation.memory = arena_.output_chunk(operation.chunk);
@@ -164,7 +164,7 @@ void BackupCatchUp::operation_over(Operation& operation) {
 }
 
 void BackupCatchUp::give_back(Operation& operation) {
-  free_chunks_.push(static_cast<uint16_t>(operation.chunk - Refill::kChunks));
+  free_chunks_.push(static_cast<uint16_t>(operation.chunk - Refill::kBuffers));
   rdma_.give_back(operation);
 }
 

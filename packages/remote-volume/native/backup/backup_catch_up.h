@@ -24,7 +24,7 @@ class BackupCatchUp {
                 LaneStatistics& statistics, OperationListener& listener);
 
   // Whether the operation is its own and not the refill's.
-  static bool owns(const Operation& operation) { return operation.chunk >= Refill::kChunks; }
+  static bool owns(const Operation& operation) { return operation.chunk >= Refill::kBuffers; }
   // Starts what may be started. True: something moved.
   bool step(uint64_t now);
   void cancel() { cancelled_ = true; }

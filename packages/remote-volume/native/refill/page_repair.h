@@ -36,6 +36,8 @@ class PageRepair {
   // The data are not wanted any more: the repair ends when none of its operations is outstanding, and chains
   // no more.
   void cancel() { cancelled_ = true; }
+  // After it was given up by operation_decided(): its end, too, is the caller's.
+  void let_go() { operation_ = nullptr; }
   // The READ that ended last was given up by operation_decided().
   bool given_up() const { return given_up_; }
   // The READ that ended last was cancelled, or a page of it is lost.

@@ -47,13 +47,13 @@ bool Refill::step(uint64_t now) {
   for (Operation* operation : turned_) turn(*operation, now);
   turned_.clear();
   if (!wrong_.empty() || repair_.busy()) moved |= repair_chunks(now);
-  while (failure_ == nullptr && cursor_ < end_ && free_chunks_.size() > 0) {
+  while (failure_ == nullptr && cursor_ < end_ && under_way() < kChunks && free_chunks_.size() > 0) {
     waits_for_rate_ = now < allowed_at_;
     if (waits_for_rate_ || !start_chunk(now)) break;
     moved = true;
   }
   statistics_.pages_done.set(cursor_ - volume_.first_page(slab_));
-  if (free_chunks_.size() == kChunks && (failure_ != nullptr || cursor_ == end_)) {
+  if (under_way() == 0 && (failure_ != nullptr || cursor_ == end_)) {
     finish();
     moved = true;
   }
@@ -137,7 +137,7 @@ void Refill::turn(Operation& operation, uint64_t now) {
     failure_ = "the replica is gone";
   if (failure_ != nullptr) {
     end_claim(operation);
-    operation.kept = false;
+    operation.kept = operation.abandoned = false;
     return operation_over(operation);
   }
   operation.kind = Operation::Kind::write;
@@ -159,13 +159,8 @@ void Refill::end_claim(Operation& operation) {
 bool Refill::repair_chunks(uint64_t now) {
   bool moved = false;
   while (Operation* const read = repair_.next(wrong_, failure_ != nullptr, now, moved)) {
-    if (repair_.given_up()) {  // its claim has ended, and its pages are looked at once more
-      free_chunks_.push(read->chunk);
-      rdma_.give_back(*read);
-    } else {
-      read->part = static_cast<uint16_t>(repair_.lost());
-      turn(*read, now);
-    }
+    read->part = static_cast<uint16_t>(repair_.lost());
+    turn(*read, now);
   }
   return moved;
 }
@@ -174,8 +169,7 @@ bool Refill::repair_chunks(uint64_t now) {
 void Refill::operation_decided(Operation& operation, bool succeeded) {
   if (repair_.owns(operation)) {
     if (!repair_.operation_decided(operation, succeeded)) return;
-    cursor_ = std::min(cursor_, operation.first_page());
-    return end_claim(operation);
+    repair_.let_go();
   }
   if (operation.kind == Operation::Kind::read) {
     if (succeeded) return;
@@ -186,6 +180,8 @@ void Refill::operation_decided(Operation& operation, bool succeeded) {
   } else if (failure_ == nullptr) {
     failure_ = "its server has failed";
   }
+  // It may be long until its memory is free, if ever; the refill must not wait for that.
+  if (operation.abandoned) abandoned_++;
   end_claim(operation);
 }
 
@@ -196,6 +192,7 @@ void Refill::operation_over(Operation& operation) {
     (right ? turned_ : wrong_).push_back(&operation);
     return;
   }
+  if (operation.abandoned) abandoned_--;
   free_chunks_.push(operation.chunk);
   rdma_.give_back(operation);
 }

@@ -34,6 +34,9 @@ class Refill {
  public:
   // A chunk under way holds 16 pages back from their writers, so few of them are.
   static constexpr size_t kChunks = 4;
+  // Pieces of memory, one for each chunk. A server that has failed, or a file that hangs, may keep those of
+  // all that were under way, and the next refill needs others.
+  static constexpr size_t kBuffers = 2 * kChunks;
 
   struct Outcome {
     uint32_t slab = 0;
@@ -48,7 +51,7 @@ class Refill {
   bool busy() const { return busy_; }
   // Only when not busy. The slab's record names the server's replica as filling.
   void begin(uint32_t slab, uint32_t server);
-  // Ends it as soon as nothing of it is under way.
+  // Ends it as soon as nothing of it is under way but what was abandoned.
   void cancel(const char* reason) {
     if (busy_ && failure_ == nullptr) failure_ = reason;
   }
@@ -73,13 +76,16 @@ class Refill {
   void turn(Operation& operation, uint64_t now);
   void end_claim(Operation& operation);
   void finish();
+  // Chunks whose outcome is not known.
+  size_t under_way() const { return kBuffers - free_chunks_.size() - abandoned_; }
 
   Volume& volume_;
   const Arena& arena_;
   RdmaQueue& rdma_;
   const uint64_t rate_;
   RefillStatistics statistics_;
-  IndexStack<kChunks> free_chunks_;
+  IndexStack<kBuffers> free_chunks_;
+  size_t abandoned_ = 0;            // chunks that are given up, and whose memory is not free yet
   std::vector<Operation*> turned_;  // READs that are over, to be written
   std::vector<Operation*> wrong_;   // READs that do not match their checksums
   PageRepair repair_;               // of one of them at a time

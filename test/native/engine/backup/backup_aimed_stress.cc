@@ -321,6 +321,41 @@ void hangs_with_nothing_under_way() {
   CHECK(volume.engine->close(kCloseTime) == 0 && volume.count(Event::Type::backup_failed) == 1);
 }
 
+// A refill from a file that hangs ends, and others go on, while all of its READs are still in the file.
+void hangs_under_a_refill() {
+  constexpr uint32_t kSlabOfFile = 0, kOther = 1, kNew = 2;
+  const Path file("refill", "/dev/shm");
+  TestVolume volume(hanging(file, 3, true));
+  Volume& slabs = volume.engine->volume();
+  const auto slab_bytes = static_cast<uint32_t>(volume.shape.slab_size);
+  Client client(volume.attach(0));
+  std::vector<uint8_t> data(slab_bytes), got(slab_bytes);
+  fill_noise(data.data(), data.size(), 1);
+  for (const uint32_t slab : {kSlabOfFile, kOther})
+    CHECK(client.write(slab * slab_bytes, data.data(), slab_bytes) == 0);
+  caught_up(volume, 2 * slab_bytes / 4096);
+  declare_failed(volume, 0);
+  Volume::Dropped dropped;
+  CHECK(volume.drop(kSlabOfFile, 0, dropped) == 0 && dropped.live_left == 0);
+  const auto refill = [&](uint32_t slab, Event::Type how) {
+    CHECK(slabs.add_replica(slab, volume.replica(slab, kNew)) == 0);
+    std::string why;
+    CHECK(volume.engine->refill(slab, kNew, why) == 0, "%s", why.c_str());
+    volume.wait_until([=](const Event& event) { return event.type == how && event.slab == slab; });
+  };
+  {
+    const StandingFile standing;
+    // READs of the file wait behind this page.
+    CHECK(write(client, 4 * slab_bytes / 4096, 0x44) == 0);
+    refill(kSlabOfFile, Event::Type::refill_failed);
+    volume.wait_for(Event::Type::backup_failed);
+    refill(kOther, Event::Type::slab_refilled);
+  }
+  declare_failed(volume, 1);
+  CHECK(client.read(kOther * slab_bytes, got.data(), slab_bytes) == 0 && got == data);
+  CHECK(volume.engine->close(kCloseTime) == 0);
+}
+
 }  // namespace
 
 int main() {
@@ -333,6 +368,7 @@ int main() {
   timed("ends after its last look", ends_after_its_last_look);
   timed("stood still in a call", stood_still_in_a_call);
   timed("hangs with nothing under way", hangs_with_nothing_under_way);
+  timed("hangs under a refill", hangs_under_a_refill);
   std::printf("ok\n");
   return 0;
 }
