@@ -121,7 +121,7 @@ export const mutations = [
   {
     name: 'guardian-goes-by-the-queue-alone',
     file: source('polling/guardian.cc'),
-    find: '  return await_event(true, 0) ? Waits::event : Waits::nothing;',
+    find: '  return readable(channel_->fd) ? Waits::event : Waits::nothing;',
     replace: '  return Waits::nothing;',
     why: 'A program that computes with an armed queue answers no ping.',
     tests: ['native asan ring_guardian'],
