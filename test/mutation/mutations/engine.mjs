@@ -378,8 +378,8 @@ export const mutations = [
   {
     name: 'rank-of-the-last-to-say-so',
     file: 'packages/remote-volume/native/volume/volume.cc',
-    find: '  if (none == 0)\n    rank.compare_exchange',
-    replace: '  if (none < UINT64_MAX)\n    rank.compare_exchange',
+    find: '  if (none == 0) rank.compare_exchange',
+    replace: '  if (none < UINT64_MAX) rank.compare_exchange',
     why: 'A late report of a failure makes it a later failure, and so the server counts as one that has everything.',
     tests: ['native asan engine_reconnect'],
   },
@@ -389,6 +389,14 @@ export const mutations = [
     find: '  if (dropped.was_live && failed(server)) forget_outlived',
     replace: '  if (dropped.was_live && !failed(server)) forget_outlived',
     why: 'A replica that missed WRITEs comes back once the one that had them was dropped.',
+    tests: ['native asan engine_counting'],
+  },
+  {
+    name: 'no-number-yet-is-the-first-one',
+    file: 'packages/remote-volume/native/volume/volume.cc',
+    find: 'return rank == 0 ? UINT64_MAX : rank;',
+    replace: 'return rank;',
+    why: 'The copy at a server that fails this moment is forgotten, or an older one takes its place.',
     tests: ['native asan engine_counting'],
   },
 ]

@@ -1,5 +1,7 @@
 // Which copies count (docs/page-service.md): a WRITE is under way to two replicas while control makes one
 // live, or gives the other up, and one of the servers fails. What was answered is there afterwards.
+#include <csignal>
+
 #include "fixture/one_slab.h"
 
 namespace engine_counting_stress {
@@ -151,6 +153,60 @@ void outlived() {
   CHECK(with.drop(1) == 0 && !with.dropped.was_live);
 }
 
+// The thread that such a signal interrupts stands still until the test lets it go on.
+std::atomic<uint32_t> stands{0};
+std::atomic<uint32_t> goes_on{0};
+void stand_still(int) {
+  for (const uint32_t stand = ++stands; goes_on < stand;) sched_yield();
+}
+
+// Servers fail one after another, each after `earlier`, and in the middle of that control looks: one that has
+// no number yet has everything, and `earlier` may have missed what that one has.
+void look_while_they_fail() {
+  constexpr uint32_t kEarlier = 0;
+  constexpr uint32_t kServers = 1000;
+  Volume volume;
+  VolumeOptions options;
+  options.slab_size = kMinSlab;
+  options.size = kServers * options.slab_size;
+  std::string why;
+  CHECK(volume.open(options, why) == 0, "%s", why.c_str());
+  for (uint32_t slab = 0; slab < kServers; slab++) {
+    const std::array<Replica, 2> place{Replica{1 << 20, 1, kEarlier},
+                                       Replica{2 << 20, 1, static_cast<uint16_t>(slab + 1)}};
+    CHECK(volume.map_slab(slab, place) == 0);
+  }
+  CHECK(volume.fail(kEarlier));
+  std::atomic<bool> all_failed{false};
+  std::thread failing([&] {
+    for (uint32_t server = 1; server <= kServers; server++) CHECK(volume.fail(server));
+    all_failed = true;
+  });
+  uint32_t slab = 0;
+  while (!all_failed) {
+    while (!volume.failed(slab + 1) && !all_failed) sched_yield();
+    const uint32_t stand = stands + 1;
+    CHECK(pthread_kill(failing.native_handle(), SIGUSR2) == 0);
+    while (stands != stand && !all_failed) sched_yield();
+    for (; slab < kServers && volume.failed(slab + 1); slab++) {
+      const Replica back{3 << 20, 1, kMaxServers - 1};
+      CHECK(volume.move_replica(slab, kEarlier, back) == ESTALE, "slab %u", slab);
+      Volume::Dropped dropped;
+      CHECK(volume.drop_replica(slab, kEarlier, false, dropped) == 0);
+      CHECK(dropped.was_live && dropped.live_left == 1, "slab %u", slab);
+    }
+    goes_on = stand;
+  }
+  failing.join();
+}
+
+void looked_at_while_they_fail() {
+  struct sigaction standing {};
+  standing.sa_handler = stand_still;
+  CHECK(sigaction(SIGUSR2, &standing, nullptr) == 0);
+  for (int i = effort(20); i > 0; i--) look_while_they_fail();
+}
+
 // A server that a process never reached is dropped without asking which are left.
 void absent() {
   OneSlab with;
@@ -171,6 +227,7 @@ STRESS(engine_counting) {
       {"dropped under a WRITE", dropped_under_a_write},
       {"the last ones", last_ones},
       {"outlived", outlived},
+      {"looked at while they fail", looked_at_while_they_fail},
       {"absent", absent},
   });
   return 0;

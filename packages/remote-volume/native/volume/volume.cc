@@ -261,7 +261,6 @@ int Volume::drop(uint32_t slab, uint32_t server, Drop why, Dropped& dropped) {
 // A server that failed before `server` missed WRITEs that were answered because `server` had them. Without
 // `server` the record would no longer show that.
 void Volume::forget_outlived(SlabPlace& place, uint32_t server) const {
-  const auto rank = [this](uint32_t of) { return failure_ranks_[of].load(std::memory_order_acquire); };
   for (Replica& each : place.all()) {
     if (failed(each.server) && rank(each.server) < rank(server)) each.live = each.leaving = false;
   }
@@ -309,7 +308,6 @@ int Volume::move_replica(uint32_t slab, uint32_t from, const Replica& to) {
 // All others that were live have failed, and before it (docs/page-service/reconnect.md, "Why no page is
 // old").
 bool Volume::has_everything(const SlabPlace& place, uint32_t server) const {
-  const auto rank = [this](uint32_t of) { return failure_ranks_[of].load(std::memory_order_acquire); };
   return std::ranges::all_of(place.all(), [&](const Replica& each) {
     return each.server == server || !each.complete() ||
            (failed(each.server) && (!failed(server) || rank(each.server) < rank(server)));
@@ -343,10 +341,17 @@ bool Volume::failure(uint32_t server, Failure& failure) const {
 // that server fails, it draws a later number (docs/page-service/reconnect.md).
 void Volume::order(uint32_t server) {
   std::atomic<uint64_t>& rank = failure_ranks_[server];
-  uint64_t none = rank.load(std::memory_order_acquire);
-  if (none == 0)
-    rank.compare_exchange_strong(none, last_rank_.fetch_add(1, std::memory_order_acq_rel) + 1,
-                                 std::memory_order_acq_rel);
+  uint64_t none = rank.load();
+  if (none == 0) rank.compare_exchange_strong(none, last_rank_.fetch_add(1) + 1);
+}
+
+// Of a server that has failed. One without a number yet will have a larger one than all others: nothing that
+// it missed was answered because a server had it that has failed by now. A lane that answers has stored or
+// seen the number before it looks at that other server's flag, and the caller has seen that flag before it
+// looks for the number. All four are sequentially consistent, so one of the two sees the other's change.
+uint64_t Volume::rank(uint32_t server) const {
+  const uint64_t rank = failure_ranks_[server].load();
+  return rank == 0 ? UINT64_MAX : rank;
 }
 
 std::vector<uint32_t> Volume::failed_in_order() {

@@ -129,7 +129,8 @@ class Volume {
     return turn;
   }
   RateLimiter& limiter(uint32_t server) { return limiters_[server]; }
-  bool failed(uint32_t server) const { return failed_[server].load(std::memory_order_acquire); }
+  // Sequentially consistent: see rank().
+  bool failed(uint32_t server) const { return failed_[server].load(); }
   // Requests for a slab whose live replicas have all failed wait until control has brought one back or
   // dropped them (docs/page-service/reconnect.md); for one that has a leaving replica, until control has
   // dropped it or made it live again.
@@ -263,6 +264,7 @@ class Volume {
   static int make_place(std::span<const Replica> replicas, SlabPlace& place);
   int open_lengths(const VolumeOptions& options, std::string& why);
   void order(uint32_t server);
+  uint64_t rank(uint32_t server) const;
   bool keep(uint64_t offset);
   void note_cleared(uint64_t slab);
 
