@@ -7,6 +7,8 @@
 //   READ    decided                   no server can serve it: the request has its answer
 //           over                      the data are there; or, if its server failed, it moves to another one;
 //                                     or they are not what was written (PageRepair)
+#include <algorithm>
+
 #include "rdmakit/invariant.h"
 #include "request/request_executor.h"
 
@@ -183,6 +185,41 @@ bool RequestExecutor::move_read(Operation& operation) {
   }
   read_from(operation, replica);
   return true;
+}
+
+// Of a WRITE whose parts are all done: where a page of it has no copy any more, and none may come back;
+// kNowhere: all have one. A part that is done was with a server that had not failed, or in the backup, so the
+// caller asks only after a failure since the WRITE began. A server that is waited for has the part: if that
+// does not come back, it is lost after the answer.
+uint64_t RequestExecutor::first_lost(const Request& request) const {
+  const PageMap& pages = volume_.pages();
+  const uint64_t end = request.offset + request.length;
+  for (uint64_t offset = request.offset; offset < end;) {
+    const uint64_t slab_end = std::min(end, offset + volume_.left_in_slab(offset));
+    // Before the states of its pages, as for a READ (look_at_pages).
+    const SlabPlace place = volume_.place(offset);
+    // A slab without a place that is not lost has been empty since.
+    const bool servers_have_it = rdma_.readable(place) != nullptr || rdma_.waits(place) ||
+                                 (!place.mapped() && volume_.placed_since(offset));
+    const uint64_t end_page = (slab_end + kPage - 1) / kPage;
+    for (uint64_t page = offset / kPage; page < end_page; page++) {
+      page += pages.run(page, end_page - page, PageState::unset);
+      if (page == end_page) break;
+      const PageState state = pages.get(page);
+      if (state == PageState::unset) continue;
+      if (state == PageState::lost || (!servers_have_it && !backup_has(page, state)))
+        return std::max(offset, page * kPage);
+    }
+    offset = slab_end;
+  }
+  return RequestSlot::kNowhere;
+}
+
+// Whoever has claimed a page brings it to the backup where no server can have it.
+inline bool RequestExecutor::backup_has(uint64_t page, PageState state) const {
+  if (!rdma_.backed_up()) return false;
+  const BackupState backed = rdma_.backup()->map().get(page);
+  return state == PageState::claimed || backed == BackupState::held || backed == BackupState::queued;
 }
 
 // READs whose data are wrong, one after the other. Other READs continue meanwhile.

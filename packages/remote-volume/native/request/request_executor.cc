@@ -95,6 +95,8 @@ uint16_t RequestExecutor::begin(const Request& request, int error) {
   RequestSlot& slot = slots_[index];
   RDMAKIT_INVARIANT(!slot.used, "slot %u", index);
   slot.begin(request, now_);
+  slot.failures = volume_.last_failure();
+  slot.backed_up = rdma_.backed_up();
   statistics_.in_flight.set(kRequests - free_slots_.size());
   if (request.buffer != kNone) pins_.pin(request.buffer);
   slot.error = error;
@@ -146,6 +148,10 @@ void RequestExecutor::answer_if_ready(uint16_t index) {
   if (slot.error == 0) {
     const bool ready = slot.streams() ? slot.parts_ready >= kWindow : slot.issued && slot.outstanding == 0;
     if (!ready) return;
+    if (slot.writes() && (slot.failures != volume_.last_failure() || slot.backed_up != rdma_.backed_up())) {
+      const uint64_t lost = first_lost(slot.request);
+      if (lost != RequestSlot::kNowhere) fail_request(index, EIO, lost);
+    }
   }
   slot.answered = true;
   answered_.push(index);

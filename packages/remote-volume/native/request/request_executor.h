@@ -117,6 +117,8 @@ class RequestExecutor {
   void count_answer(const RequestSlot& slot);
   void fail_request(uint16_t index, int error, uint64_t offset);
   void release_if_done(uint16_t index);
+  uint64_t first_lost(const Request& request) const;
+  bool backup_has(uint64_t page, PageState state) const;
 
   // The outcome of a step.
   enum class Progress : uint8_t {

@@ -16,6 +16,10 @@ struct RequestSlot {
   Request request{};
   uint64_t started = 0;  // ns
 
+  // When it began: see RequestExecutor::first_lost.
+  uint64_t failures = 0;   // Volume::last_failure
+  bool backed_up = false;  // the backup worked
+
   int error = 0;             // the answer, an errno value
   uint32_t outstanding = 0;  // operations that belong to it
   bool received = false;     // all of it is here, its payload too
@@ -51,6 +55,10 @@ struct RequestSlot {
     window = 0;
     failed_at = kNowhere;
     pending = {};
+  }
+  // Bytes, or zeros in their place.
+  bool writes() const {
+    return request.kind == RequestKind::write || request.kind == RequestKind::write_zeroes;
   }
   bool is_read() const { return request.kind == RequestKind::read; }
   uint32_t parts() const { return (request.length + kOutputChunk - 1) / kOutputChunk; }

@@ -145,6 +145,9 @@ class Volume {
   bool counts(const SlabPlace& now, uint32_t generation, const Keeper& keeper) const;
   // Grows with each failure; a lane that sees it changed looks at failed() of its servers.
   uint32_t failures() const { return failures_.load(std::memory_order_acquire); }
+  // The number of the last one that has its place in the order: it changes before control handles a failure,
+  // and before anything is answered that the server missed.
+  uint64_t last_failure() const { return last_rank_.load(std::memory_order_acquire); }
   // Grows with each synchronize(); see Epochs in rdma_queue.h.
   uint64_t epoch() const { return epoch_.load(std::memory_order_acquire); }
 
