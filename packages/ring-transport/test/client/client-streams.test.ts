@@ -95,14 +95,11 @@ it.each(['batches', 'viewBatches'] as const)(
   },
 )
 
-it('batches of a consumer that is busy for long are of the last 16 connections: 2 s', async () => {
-  const server = await listen({
-    onConnection: (connection) => connection.send(Buffer.from(`of ${connection.session?.epoch}`)),
-  })
-  const one = client(server.uri)
-  const batches = one.batches()
-  const take = async () => [...((await batches.next()).value ?? [])].map((message) => message.text())
-  expect(await take()).toEqual(['of 1'])
+const tellEpoch = (connection: RingConnection) =>
+  connection.send(Buffer.from(`of ${connection.session?.epoch}`))
+
+/** Twenty connections end, one after the other, with a message each that nobody but the first one's consumer takes. */
+async function twentyEnd(server: RingServer, one: RingClient) {
   for (let epoch = 1; epoch <= 20; epoch++) {
     await expect.poll(() => one.connection?.session?.epoch, { timeout }).toBe(epoch)
     const connection = one.connection as RingConnection
@@ -111,6 +108,15 @@ it('batches of a consumer that is busy for long are of the last 16 connections: 
     await connection.closed
   }
   await expect.poll(() => one.connection?.session?.epoch, { timeout }).toBe(21)
+}
+
+it('batches of a consumer that is busy for long are of the last 16 connections: 2 s', async () => {
+  const server = await listen({ onConnection: tellEpoch })
+  const one = client(server.uri)
+  const batches = one.batches()
+  const take = async () => [...((await batches.next()).value ?? [])].map((message) => message.text())
+  expect(await take()).toEqual(['of 1'])
+  await twentyEnd(server, one)
   for (let epoch = 6; epoch <= 21; epoch++) expect(await take()).toEqual([`of ${epoch}`])
   await batches.return()
 })
@@ -118,9 +124,7 @@ it('batches of a consumer that is busy for long are of the last 16 connections: 
 it.each(['consume', 'consumeViews'] as const)(
   '%s that is busy for long goes on with the last 16 connections: 2 s',
   async (way) => {
-    const server = await listen({
-      onConnection: (connection) => connection.send(Buffer.from(`of ${connection.session?.epoch}`)),
-    })
+    const server = await listen({ onConnection: tellEpoch })
     const one = client(server.uri)
     const got: string[] = []
     const busy = deferred<void>()
@@ -129,14 +133,7 @@ it.each(['consume', 'consumeViews'] as const)(
       await busy.promise
     }).subscribe()
     await expect.poll(() => got, { timeout }).toEqual(['of 1'])
-    for (let epoch = 1; epoch <= 20; epoch++) {
-      await expect.poll(() => one.connection?.session?.epoch, { timeout }).toBe(epoch)
-      const connection = one.connection as RingConnection
-      if (epoch > 1) await expect.poll(() => connection.statistics().messagesWaiting).toBe(1)
-      for (const accepted of server.connections) await accepted.close()
-      await connection.closed
-    }
-    await expect.poll(() => one.connection?.session?.epoch, { timeout }).toBe(21)
+    await twentyEnd(server, one)
     busy.resolve()
     await expect.poll(() => got.at(-1), { timeout }).toBe('of 21')
     expect(got).toEqual(['of 1', ...Array.from({ length: 16 }, (_, i) => `of ${i + 6}`)])
