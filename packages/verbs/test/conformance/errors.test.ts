@@ -55,20 +55,23 @@ describe(`errors on ${LISTEN_URI}`, () => {
     const remoteAddress = server.region.address
     const data = [{ region: client.region, length: 8 }]
     const wrongKey = (server.region.remoteKey ^ 0x00ff00) >>> 0
-    client.queuePair.postSend({ opcode: 'rdma-write', data, remoteAddress, remoteKey: wrongKey })
-    client.queuePair.postSend({
-      opcode: 'rdma-read',
-      data: [{ region: client.region, offset: 4096, length: 1 }],
-      remoteAddress,
-      remoteKey: server.region.remoteKey,
-    })
-    // siw forgets what is posted once the refusal has come.
-    const taken = isSiw(client.context) ? 1 : 2
-    const [write, read] = await completions(client.completionQueue, taken)
+    // By one doorbell: siw refuses or forgets what is posted once the refusal has come.
+    client.queuePair.postSend(
+      { opcode: 'rdma-write', workRequestId: 1n, data, remoteAddress, remoteKey: wrongKey },
+      {
+        opcode: 'rdma-read',
+        workRequestId: 2n,
+        data: [{ region: client.region, offset: 4096, length: 1 }],
+        remoteAddress,
+        remoteKey: server.region.remoteKey,
+      },
+    )
+    const [write, read] = await completions(client.completionQueue, 2)
     // A WRITE has no answer there (RFC 5040, section 5.5), unless the refusal comes before all has left.
     const isIwarp = client.context.provider === 'iwarp' || isSiw(client.context)
     if (isIwarp) expect(['success', 'flushed']).toContain(write?.status)
     else expect(write?.status).toBe(refusedStatus(client.context))
+    expect([write?.workRequestId, read?.workRequestId]).toEqual([1n, 2n])
     expect(read?.status).not.toBe('success')
     expect(server.bytes.subarray(0, 8)).toEqual(new Uint8Array(8))
   })
