@@ -47,4 +47,12 @@ export const mutations = [
     why: 'A WRITE is answered although its part did not get into the backup before its server failed.',
     tests: ['native asan engine_lost_part'],
   },
+  {
+    name: 'forgotten-requests-last',
+    file: 'packages/remote-volume/native/rdma/completions.cc',
+    find: '  if (reap_at_ != 0 && now >= reap_at_) reap(now);\n',
+    replace: '',
+    why: 'What a driver forgets of a broken connection is never over, and no slab is repaired any more.',
+    tests: ['native asan engine_failed_server'],
+  },
 ]

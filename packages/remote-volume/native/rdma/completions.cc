@@ -21,15 +21,11 @@ int RdmaQueue::poll() {
     const ibv_wc& wc = completions[i];
     if (wc.wr_id >= work_requests_.size()) continue;
     WorkRequest& work = work_requests_[wc.wr_id];
-    if (!work.posted || work.completed) continue;
+    // Of a queue pair that was reaped, and its request has a new use.
+    if (!work.posted || work.completed || links_[work.server].number != wc.qp_num) continue;
     const uint16_t server = work.server;
     Link& link = links_[server];
-    RDMAKIT_INVARIANT(outstanding_ > 0 && link.outstanding > 0 && link.outstanding <= outstanding_,
-                      "work request %u: %u of server %u, %u of all", work.index, link.outstanding, server,
-                      outstanding_);
-    outstanding_--;
-    link.outstanding--;
-    untime(work);
+    take_back(work);
     if (wc.status != IBV_WC_SUCCESS && link.usable) {
       // Over for this one already: fail() must not look at it again.
       work.completed = true;
@@ -44,6 +40,16 @@ int RdmaQueue::poll() {
   }
   if (count > 0) statistics_.outstanding_operations.set(outstanding_);
   return count;
+}
+
+void RdmaQueue::take_back(WorkRequest& work) {
+  Link& link = links_[work.server];
+  RDMAKIT_INVARIANT(outstanding_ > 0 && link.outstanding > 0 && link.outstanding <= outstanding_,
+                    "work request %u: %u of server %u, %u of all", work.index, link.outstanding, work.server,
+                    outstanding_);
+  outstanding_--;
+  link.outstanding--;
+  untime(work);
 }
 
 void RdmaQueue::completed(WorkRequest& work, bool succeeded) {
@@ -144,6 +150,7 @@ void RdmaQueue::untime(WorkRequest& work) {
 
 void RdmaQueue::check_deadlines(uint64_t now) {
   now_ = now;
+  if (reap_at_ != 0 && now >= reap_at_) reap(now);
   if (overdue(now) && looks_once_more(now)) return;
   while (overdue(now)) {
     WorkRequest& work = work_requests_[oldest_];
@@ -155,6 +162,33 @@ void RdmaQueue::check_deadlines(uint64_t now) {
       fail(work.server, "no completion within the operation timeout");
     }
   }
+}
+
+// A driver may forget requests that it took when the connection had broken: siw does, whether it refuses its
+// doorbell or not. A queue pair in the error state sends and places nothing any more
+// (draft-hilland-rddp-verbs, Error State), so after the time that a completion may take they are over. Or no
+// epoch would end, and no slab could be repaired. Only over iWARP: a device of another kind is not known to
+// do so, and may be broken.
+void RdmaQueue::reap(uint64_t now) {
+  reap_at_ = 0;
+  for (const uint16_t server : known_) {
+    Link& link = links_[server];
+    if (link.reap_at == 0 || link.outstanding == 0) continue;
+    if (link.reap_at > now) {
+      if (reap_at_ == 0 || link.reap_at < reap_at_) reap_at_ = link.reap_at;
+      continue;
+    }
+    // Fences come last, as in the order of completions.
+    for (WorkRequest& work : work_requests_) {
+      if (!work.posted || work.completed || work.server != server) continue;
+      take_back(work);
+      completed(work, false);
+    }
+    RDMAKIT_INVARIANT(link.outstanding == 0, "server %u: %u are outstanding behind its end", server,
+                      link.outstanding);
+    server_statistics_[server].outstanding.set(0);
+  }
+  statistics_.outstanding_operations.set(outstanding_);
 }
 
 // A deadline says how long the device had, and not how long the lane looked: its thread may not have run (a

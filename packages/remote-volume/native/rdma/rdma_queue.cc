@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "rdmakit/invariant.h"
+#include "rdmakit/post_error.h"
 
 namespace rdmakit::volume {
 
@@ -45,6 +46,7 @@ int RdmaQueue::connect(uint32_t server, QpRef&& qp, MrRef&& mr) {
   Link& link = links_[server];
   if (link.qp) return EEXIST;
   link.fenced = qp->context->device->transport_type == IBV_TRANSPORT_IWARP;
+  link.number = qp->qp_num;
   link.qp = std::move(qp);
   link.mr = std::move(mr);
   link.usable = true;
@@ -77,6 +79,10 @@ void RdmaQueue::fail(uint32_t server, const char* reason) {
   for (WorkRequest& work : work_requests_) {
     if (work.server == server && work.posted && work.completed && work.kind == WorkRequest::Kind::write)
       abandon_part(work);
+  }
+  if (link.fenced && link.outstanding > 0) {
+    link.reap_at = now_ + timeout_;
+    if (reap_at_ == 0) reap_at_ = link.reap_at;
   }
   const uint16_t chain = link.chain_head;
   link.chain_head = link.chain_tail = link.last_write = link.first_fenced = kNone;
@@ -274,8 +280,8 @@ void RdmaQueue::flush(uint64_t now) {
     const uint16_t head = link.chain_head;
     link.chain_head = link.chain_tail = link.last_write = kNone;
     ibv_send_wr* refused = nullptr;
-    const int error = ibv_post_send(link.qp.get(), &work_requests_[head].wr, &refused);
-    const uint16_t stop = error == 0 ? kNone : static_cast<uint16_t>(refused->wr_id);
+    const int error = post_error(ibv_post_send(link.qp.get(), &work_requests_[head].wr, &refused));
+    const uint16_t stop = error == 0 || refused == nullptr ? kNone : static_cast<uint16_t>(refused->wr_id);
     for (uint16_t index = head; index != stop;) {
       WorkRequest& work = work_requests_[index];
       work.posted = true;

@@ -138,7 +138,8 @@ class RdmaQueue final : private BackupListener {
   void check_deadlines(uint64_t now);
   // 0: nothing is outstanding.
   uint64_t next_deadline() const {
-    return oldest_ == kNone ? 0 : std::max(work_requests_[oldest_].deadline, excused_until_);
+    const uint64_t oldest = oldest_ == kNone ? 0 : std::max(work_requests_[oldest_].deadline, excused_until_);
+    return oldest == 0 || reap_at_ == 0 ? std::max(oldest, reap_at_) : std::min(oldest, reap_at_);
   }
   uint32_t outstanding() const { return outstanding_; }
   bool lets_go() const { return leaving_ > 0; }
@@ -156,7 +157,9 @@ class RdmaQueue final : private BackupListener {
   }
   // For the pages of a WRITE, before it claims them.
   bool has_room(const SlabPlace& place, uint64_t pages) {
-    return !needs_backup(place) || backup_->room(pages);
+    if (!needs_backup(place) || backup_->room(pages)) return true;
+    backup_->need();
+    return false;
   }
   // For a WRITE that has claimed its pages. `refused`: neither a replica nor the backup can take it.
   BackupPort::Admission admit(const SlabPlace& place, uint64_t offset, uint64_t bytes) const;
@@ -174,7 +177,9 @@ class RdmaQueue final : private BackupListener {
     bool fenced = false;  // completion is not placement (iWARP)
     bool dirty = false;   // in dirty_
     bool leaving = false;
+    uint32_t number = 0;  // of the queue pair
     uint32_t outstanding = 0;
+    uint64_t reap_at = 0;  // ns; 0: it has not failed, or nothing was outstanding then
     uint16_t chain_head = kNone;
     uint16_t chain_tail = kNone;
     uint16_t last_write = kNone;  // in the chain
@@ -198,6 +203,8 @@ class RdmaQueue final : private BackupListener {
   void untime(WorkRequest& work);
   bool overdue(uint64_t now) const { return oldest_ != kNone && work_requests_[oldest_].deadline <= now; }
   bool looks_once_more(uint64_t now);
+  void reap(uint64_t now);
+  void take_back(WorkRequest& work);
   void completed(WorkRequest& work, bool succeeded);
   void finish_fenced(WorkRequest& fence, bool succeeded);
   void finish(WorkRequest& part, bool succeeded);
@@ -211,6 +218,7 @@ class RdmaQueue final : private BackupListener {
   OperationListener& listener_;
   CqRef cq_;
   const uint64_t timeout_;
+  uint64_t reap_at_ = 0;        // the first one of a link
   uint64_t excused_until_ = 0;  // nothing overdue before it counts against its server
   const Acknowledge acknowledge_;
   uint8_t* const scratch_;

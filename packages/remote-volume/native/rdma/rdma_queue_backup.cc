@@ -11,6 +11,7 @@ BackupPort::Admission RdmaQueue::admit(const SlabPlace& place, uint64_t offset, 
   if (!live && !backed_up()) return BackupPort::Admission::refused;
   if (!needs_backup(place)) return BackupPort::Admission::yes;
   const BackupPort::Admission admission = backup_->admit(offset, bytes);
+  if (admission == BackupPort::Admission::wait) backup_->need();
   // A part of a page that the file does not have: the replicas have it, and the catch-up brings the page.
   if (live && admission == BackupPort::Admission::refused) return BackupPort::Admission::yes;
   return admission;

@@ -68,7 +68,28 @@ void hangs() {
   with.run_out();
 }
 
+// A driver that forgets what it took of a broken connection, and refuses its doorbell without naming a
+// request: the WRITE has the other replica, the server has failed, and once a flush would have come its
+// request is over. Or no epoch would end.
+void forgets() {
+  using Told = BareQueue::Told;
+  BareQueue with(2, 2, nullptr, {.iwarp = true, .forgets = true});
+  with.begin_write(5, 0x22);  // at 1
+  await([&] {
+    with.queue->poll();
+    return with.told.back() == Told::succeeded;
+  });
+  CHECK(with.told.front() == Told::server_failed);
+  CHECK(with.volume.failed(0) && !with.queue->enter(1) && with.queue->next_deadline() == kNever + 1);
+  with.queue->check_deadlines(kNever);
+  CHECK(with.queue->outstanding() == 2);
+  with.queue->check_deadlines(kNever + 1);
+  CHECK(with.queue->outstanding() == 0 && with.queue->next_deadline() == 0);
+  CHECK(with.told.back() == Told::over && with.queue->enter(1));
+}
+
 STRESS(engine_failed_server) {
+  timed("forgets", forgets);
   timed("is not the lane itself", is_not_the_lane_itself);
   timed("hangs", hangs);
   timed("is not read", is_not_read);

@@ -6,6 +6,7 @@
 #include "binding/failure.h"
 #include "binding/objects.h"
 #include "binding/values.h"
+#include "rdmakit/post_error.h"
 
 namespace rdmakit::binding {
 
@@ -25,7 +26,7 @@ std::vector<ibv_sge> sges_of(const Napi::Value& value) {
 }
 
 const char* explain_post(int error) {
-  switch (std::abs(error)) {
+  switch (error) {
     case ENOMEM:
       return "the queue is full, or a request has more scatter/gather elements than the queue pair";
     case EINVAL:
@@ -113,7 +114,7 @@ void QpObject::post_send(const Napi::CallbackInfo& info) {
     requests[i].num_sge = static_cast<int>(sges[i].size());
   }
   ibv_send_wr* refused = nullptr;
-  const int error = ibv_post_send(qp(), requests.data(), &refused);
+  const int error = post_error(ibv_post_send(qp(), requests.data(), &refused));
   // libibverbs leaves it to the application to note a window's new key, and drivers look at it next time.
   // A driver that fails without naming the request has taken them all.
   for (uint32_t i = 0; i < count && &requests[i] != refused; ++i) {
@@ -143,8 +144,9 @@ void post_receive(const Napi::CallbackInfo& info) {
   if (count == 0) return;
   ibv_recv_wr* refused = nullptr;
   const bool shared = info[2].As<Napi::Boolean>();
-  const int error = shared ? ibv_post_srq_recv(object_of<SrqObject>(info[0]).srq(), requests.data(), &refused)
-                           : ibv_post_recv(object_of<QpObject>(info[0]).qp(), requests.data(), &refused);
+  const int error =
+      post_error(shared ? ibv_post_srq_recv(object_of<SrqObject>(info[0]).srq(), requests.data(), &refused)
+                        : ibv_post_recv(object_of<QpObject>(info[0]).qp(), requests.data(), &refused));
   if (error != 0)
     throw failure(info.Env(), error, shared ? "ibv_post_srq_recv" : "ibv_post_recv", explain_post(error));
 }

@@ -14,6 +14,7 @@
 #include "binding/failure.h"
 #include "binding/objects.h"
 #include "binding/values.h"
+#include "rdmakit/post_error.h"
 
 namespace rdmakit::binding {
 
@@ -106,7 +107,7 @@ napi_value post_slots(napi_env env, const BoundCall& call, Slot* slots, uint32_t
       requests[i].next = i + 1 < chain ? &requests[i + 1] : nullptr;
     }
     Request* bad = nullptr;
-    const int error = std::abs(post(requests, &bad));  // siw's driver returns -errno
+    const int error = post_error(post(requests, &bad));
     if (error == 0) {
       posted += chain;
       continue;

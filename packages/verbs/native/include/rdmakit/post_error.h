@@ -1,0 +1,13 @@
+// What ibv_post_send(3), ibv_post_recv(3) and ibv_post_srq_recv(3) returned, as an errno value.
+#pragma once
+
+#include <cerrno>
+#include <cstdlib>
+
+namespace rdmakit {
+
+// libsiw returns errno values negated; and -1, with errno, where its doorbell fails, which is a write(2). It
+// names no request then, and has taken them all; that it says how they end is not certain.
+inline int post_error(int result) { return result == -1 ? errno : std::abs(result); }
+
+}  // namespace rdmakit
