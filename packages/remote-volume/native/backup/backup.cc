@@ -129,6 +129,7 @@ void Backup::ring() const {
 }
 
 void Backup::fail(const char* reason) {
+  map_.fail();
   if (failed_.exchange(true)) return;
   snprintf(reason_.data(), reason_.size(), "%s", reason);
   told_why_.store(true, std::memory_order_release);

@@ -30,6 +30,7 @@ BackupCatchUp::BackupCatchUp(Volume& volume, const Arena& arena, RdmaQueue& rdma
 
 bool BackupCatchUp::step(uint64_t now) {
   cancelled_ |= !rdma_.backed_up();
+  end_bringing();
   bool moved = repair_chunks(now);
   if (cancelled_) return moved;
   const Backup& backup = rdma_.backup()->backup();
@@ -136,12 +137,16 @@ bool BackupCatchUp::repair_chunks(uint64_t now) {
 
 void BackupCatchUp::bring(Operation& operation) {
   rdma_.codec().unpack_slots(operation);
-  // Between the two a page is claimed and queued, as that of a WRITE; but this one was answered long ago.
+  // From here on a page is claimed and queued, as that of a WRITE; but this one was answered long ago.
   rdma_.backup()->begin_bringing();
   rdma_.backup()->offer(operation);
   pages_.add(operation.page_count());
   volume_.settle(operation.first_page(), operation.page_count(), operation.generation, PageState::written);
-  rdma_.backup()->end_bringing();
+}
+
+// Also after the claim of a page has ended a refill or a repair may claim it while it is queued.
+void BackupCatchUp::end_bringing() {
+  if (map_.bringing() && rdma_.backup()->queued() == 0) rdma_.backup()->end_bringing();
 }
 
 void BackupCatchUp::operation_decided(Operation& operation, bool succeeded) {

@@ -44,6 +44,7 @@ class BackupCatchUp {
   bool start_chunk(uint64_t page, uint64_t now);
   bool repair_chunks(uint64_t now);
   void bring(Operation& operation);
+  void end_bringing();
   void give_back(Operation& operation);
 
   Volume& volume_;

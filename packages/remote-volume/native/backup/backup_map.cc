@@ -19,7 +19,7 @@ struct BackupMapHeader {
   // Zeros of a version that knew none.
   BackupStamp current;  // that the file has
   BackupStamp next;     // or has by now; none: no other
-  // 1: the catch-up is bringing pages.
+  // Bits: the catch-up is bringing pages; the backup has failed.
   std::atomic<uint64_t> bringing;
 };
 

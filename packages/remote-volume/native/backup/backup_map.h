@@ -68,11 +68,16 @@ class BackupMap {
   void unlock() { memory_.unlock(); }
 
   // Pages, in order, that were queued when the last user of the map's file ended, so that the file may lack
-  // them. None if the catch-up was bringing some at that moment: which ones is not known. Constant once open.
+  // them. None if the catch-up was bringing some at that moment, or the backup had failed: which ones were
+  // answered is not known. Constant once open.
   const std::vector<uint64_t>& left_queued() const { return left_queued_; }
-  // The catch-up's, around offering pages to the backup whose claims it has.
-  void begin_bringing() { bringing_->store(1); }
-  void end_bringing() { bringing_->store(0); }
+  // The catch-up's: from before it offers pages to the backup whose claims it has, until none of them is
+  // queued any more. Pages that were answered long ago are queued meanwhile, and others may claim them.
+  void begin_bringing() { bringing_->fetch_or(kBringing); }
+  void end_bringing() { bringing_->fetch_and(~kBringing); }
+  bool bringing() const { return (bringing_->load() & kBringing) != 0; }
+  // Before anybody sees that the backup has failed: from then on a page may stay queued behind its answer.
+  void fail() { bringing_->fetch_or(kFailed); }
 
   BackupState get(uint64_t page) const { return in_word(words_[page / kPerWord].load(), page); }
   // How many pages from `first` on, at most `limit`, are in `state`.
@@ -99,6 +104,9 @@ class BackupMap {
 
  private:
   static constexpr uint64_t kLow = 0x5555'5555'5555'5555;
+  // In bringing_.
+  static constexpr uint64_t kBringing = 1;
+  static constexpr uint64_t kFailed = 2;
 
   static BackupState in_word(uint64_t word, uint64_t page) {
     return static_cast<BackupState>(word >> (2 * (page % kPerWord)) & 3);

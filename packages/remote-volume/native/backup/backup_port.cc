@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "backup/backup.h"
 #include "rdmakit/invariant.h"
@@ -157,8 +158,9 @@ int BackupPort::poll(BackupListener& listener, const Operation* operations) {
     if (ticket.left == 0 && ticket.kept) end(done.operation, ticket.good && ticket.complete, listener);
   }
   if (!waiting_.empty()) moved += put_waiting(listener, operations);
-  // Requests may also wait for it with nothing outstanding: for a page to leave the queue, or for room in it.
-  if ((outstanding_ > 0 || working()) && hangs()) give_up(listener);
+  // A file for which nobody waits may take its time: the catch-up brings what has no room in the queue now.
+  const bool needed = std::exchange(needed_, false);
+  if ((outstanding_ > 0 || needed) && hangs()) give_up(listener);
   flush();
   return moved;
 }

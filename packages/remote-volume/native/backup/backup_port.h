@@ -84,11 +84,14 @@ class BackupPort {
   // Buffers for `pages` pages. Once it was false it stays so until next_round(): first come, first served.
   bool room(uint64_t pages);
   void next_round() { crowded_ = false; }
+  // Somebody waits for the file though nothing of his is outstanding: for a page to leave the queue, or for
+  // room in it. Said again at each try.
+  void need() { needed_ = true; }
   // An operation restarts; called before any of the following.
   void begin(const Operation& operation);
   // Before the WRITE is posted anywhere.
   void offer(const Operation& operation);
-  // The catch-up's, around offer(): see BackupMap.
+  // The catch-up's, from before offer() until nothing is queued(): see BackupMap.
   void begin_bringing();
   void end_bringing();
   // After offer(): the outcome depends on its queued pages. False: there were none.
@@ -167,6 +170,7 @@ class BackupPort {
   std::vector<uint16_t> waiting_;  // operations that are kept and not yet queued; reserved up front
   uint32_t outstanding_ = 0;
   bool crowded_ = false;
+  bool needed_ = false;  // since the last poll
   bool pushed_ = false;
   uint64_t overdue_since_ = 0;  // of the call that was looked at last; 0: that was in time
   uint64_t next_look_ = 0;      // ns

@@ -125,6 +125,7 @@ bool PageRepair::inspect_backup() {
     const BackupState state = rdma_.backup()->map().get(page_);
     if (state == BackupState::queued) {
       waits_for_page_ = true;
+      rdma_.backup()->need();
       return false;
     }
     if (state == BackupState::held) {

@@ -124,6 +124,7 @@ uint64_t Refill::held_by_backup(uint64_t claimed, uint32_t generation) {
     claimed--;
   } else if (held == 0) {
     waits_for_page_ = true;
+    rdma_.backup()->need();
   }
   if (held < claimed) volume_.settle(cursor_ + held, claimed - held, generation, PageState::written);
   return held;

@@ -193,7 +193,11 @@ RequestExecutor::Backed RequestExecutor::look_at_backup(const SlabPlace& place, 
   const BackupMap& map = rdma_.backup()->map();
   const uint64_t held = map.run(page, run, BackupState::held);
   run = held;
-  if (held > 0 || map.get(page) != BackupState::stale) return held > 0 ? Backed::held : Backed::queued;
+  if (held > 0) return Backed::held;
+  if (map.get(page) != BackupState::stale) {
+    rdma_.backup()->need();
+    return Backed::queued;
+  }
   // This is certain only under a claim: a WRITE may be bringing the page, or a replica may have come.
   if (volume_.pages().claim(page, 1, PageState::written) == 0) return Backed::queued;
   const SlabPlace now = volume_.place(page * kPage);

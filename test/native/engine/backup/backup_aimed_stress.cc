@@ -164,14 +164,19 @@ void passed_over_a_claim() {
   pass();
   CHECK(map.get(5) == BackupState::stale && catch_up.pages().get() == 0);
   CHECK(lane.volume.settle(5, 1, lane.volume.generation(kPage5), PageState::written));
-  pass();
-  CHECK(catch_up.pages().get() == 1);
+  {
+    // While it is queued it can be claimed, and was answered long ago.
+    const StandingFile standing;
+    pass();
+    CHECK(catch_up.pages().get() == 1);
+    pass();
+    CHECK(map.bringing());
+  }
   await([&] { return map.get(5) == BackupState::held; });
-  lane.queue->poll_backup();
-  // Then it has nothing left to do.
+  lane.queue->poll_backup();  // then it has nothing left to do
   pass();
   pass();
-  CHECK(catch_up.pages().get() == 1 && !catch_up.busy());
+  CHECK(catch_up.pages().get() == 1 && !catch_up.busy() && !map.bringing());
 }
 
 // A request to the file just before its thread announces its sleep is served. Other ports prolong the time
@@ -321,6 +326,26 @@ void hangs_with_nothing_under_way() {
   CHECK(volume.engine->close(kCloseTime) == 0 && volume.count(Event::Type::backup_failed) == 1);
 }
 
+// A call takes longer than it may, and nobody waits for the file: what has no room is brought later.
+void slow_with_nobody_waiting() {
+  const Path file("slow", "/dev/shm");
+  TestVolume volume(hanging(file, 1, true));
+  Client client(volume.attach(0));
+  const Backup& backup = *volume.engine->backup();
+  constexpr uint64_t kPages = kMinBackupBuffers + 16;
+  {
+    const StandingFile standing;
+    for (uint64_t page = 0; page < kPages; page++) CHECK(write(client, page, 0x11) == 0);
+    await([&] { return backup.overdue_since() != 0; });
+    // What is waited for is time itself: for all looks at the call.
+    for (const auto end = Clock::now() + std::chrono::seconds(1); Clock::now() < end;)
+      CHECK(write(client, 0, 0x22) == 0);
+    CHECK(backup.working());
+  }
+  caught_up(volume, kPages);
+  CHECK(volume.engine->close(kCloseTime) == 0 && volume.count(Event::Type::backup_failed) == 0);
+}
+
 // A refill from a file that hangs ends, and others go on, while all of its READs are still in the file.
 void hangs_under_a_refill() {
   constexpr uint32_t kSlabOfFile = 0, kOther = 1, kNew = 2;
@@ -368,6 +393,7 @@ int main() {
   timed("ends after its last look", ends_after_its_last_look);
   timed("stood still in a call", stood_still_in_a_call);
   timed("hangs with nothing under way", hangs_with_nothing_under_way);
+  timed("slow with nobody waiting", slow_with_nobody_waiting);
   timed("hangs under a refill", hangs_under_a_refill);
   std::printf("ok\n");
   return 0;

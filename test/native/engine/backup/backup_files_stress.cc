@@ -164,7 +164,9 @@ void killed_while_it_writes() {
     CHECK(pages.claim(page, 1, pages.get(page)) == 1);
     map.queue(page);
   };
-  for (const bool brings : {false, true}) {
+  enum class Also { nothing, brings, brings_no_more, fails };
+  for (const Also also : {Also::nothing, Also::brings, Also::brings_no_more, Also::fails}) {
+    const bool told = also == Also::nothing || also == Also::brings_no_more;
     {
       BackupMap map;
       PageMap pages;
@@ -182,7 +184,10 @@ void killed_while_it_writes() {
       write(map, pages, 10);
       map.mark(10);
       write(map, pages, 100);
-      if (brings) map.begin_bringing();
+      if (also != Also::nothing) map.begin_bringing();
+      // Behind a failure a page may stay queued that was answered.
+      if (also == Also::fails) map.fail();
+      if (also == Also::fails || also == Also::brings_no_more) map.end_bringing();
     }
     BackupMap map;
     PageMap pages;
@@ -190,8 +195,8 @@ void killed_while_it_writes() {
     open_both(map, pages, claimed);
     CHECK(claimed.size() == 15 && map.get(100) == BackupState::stale);
     CHECK(map.count_missing(pages, 0, 32) == 17 && map.count_missing(pages, 96, 32) == 1);
-    CHECK(map.count_lacking(pages, 0, 32, claimed) == (brings ? 17u : 16u));
-    CHECK(map.count_lacking(pages, 96, 32, claimed) == (brings ? 1u : 0u));
+    CHECK(map.count_lacking(pages, 0, 32, claimed) == (told ? 16u : 17u));
+    CHECK(map.count_lacking(pages, 96, 32, claimed) == (told ? 0u : 1u));
   }
 }
 
