@@ -149,6 +149,22 @@ it.each([
   )
 })
 
+it('a server whose first address swallows all is called at its other one', async () => {
+  others = ['iwarp://198.51.100.1:7471']
+  const { resume, rejoin, lose } = call(silent, silent)
+  resume.mockImplementation(async (uris, _identity, options) => {
+    if (uris[0] !== ELSEWHERE) return answering(uris)
+    return new Promise((_resolve, reject) => {
+      options?.signal?.addEventListener('abort', () => reject(options.signal?.reason))
+    })
+  })
+  // Both were called, and the next call is used up by the first.
+  await pass(500 + 5_000 + 500)
+  expect(lose).not.toHaveBeenCalled()
+  const sessions = rejoin.mock.calls as unknown as [unknown, SwapServerSession][]
+  expect(sessions.map(([, { uri }]) => uri)).toEqual(others)
+})
+
 it('a second of which it did something else does not count', async () => {
   address = HERE
   const { rejoin, lose } = call(refused, silent, refused, silent, refused)

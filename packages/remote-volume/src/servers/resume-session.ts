@@ -28,6 +28,8 @@ export interface NotResumed {
    * other address a tunnel, a proxy or a firewall may refuse for the server, which has what it had.
    */
   readonly refused: boolean
+  /** the address that was being called when `signal` ended the call: those after it were not called */
+  readonly silent?: string
 }
 
 /** The size of a volume, as far as it concerns a server. */
@@ -60,6 +62,7 @@ export async function resumeSession(
   let ended = false
   let forbidden: SwapServerError | undefined
   let refused = true
+  let silent: string | undefined
   for (const uri of uris) {
     let session: SwapServerSession | undefined
     try {
@@ -88,10 +91,17 @@ export async function resumeSession(
         failure instanceof VerbsError &&
         failure.code === 'ECONNREFUSED' &&
         !(failure instanceof ConnectionRejectedError)
-      if (ended || options.signal?.aborted) break
+      if (options.signal?.aborted) silent = uri
+      if (ended || silent !== undefined) break
     }
   }
-  return { reason, ended, refused, ...(forbidden === undefined || ended ? {} : { forbidden }) }
+  return {
+    reason,
+    ended,
+    refused,
+    ...(forbidden === undefined || ended ? {} : { forbidden }),
+    ...(silent === undefined ? {} : { silent }),
+  }
 }
 
 /** Ends a session that lingers: the server frees its slabs. @throws as SwapServerSession.resume; FencedError */
@@ -115,18 +125,23 @@ export async function endSession(
 
 /**
  * Asks a server that has failed whether another process has the session. It is left as it is.
+ * @param limit milliseconds, shared out between its addresses: one of them may be silent
  * @returns undefined: it does not say so
  */
 export async function askFenced(
   uris: readonly string[],
   identity: SessionIdentity,
   options: SessionOptions,
+  limit: number,
 ): Promise<FencedError | undefined> {
-  try {
-    await (await SwapServerSession.resume(uris, identity, options)).leave()
-  } catch (failure) {
-    const fenced = fencedOr(uris.join(' or '), failure)
-    if (fenced instanceof FencedError) return fenced
+  for (const uri of uris) {
+    const signal = AbortSignal.timeout(Math.ceil(limit / uris.length))
+    try {
+      return void (await (await SwapServerSession.resume([uri], identity, { ...options, signal })).leave())
+    } catch (failure) {
+      const fenced = fencedOr(uri, failure)
+      if (fenced instanceof FencedError) return fenced
+    }
   }
   return undefined
 }

@@ -52,8 +52,8 @@ export class ServerReconnector {
   readonly #options: ReconnectorOptions
   readonly #ending = new AbortController()
   readonly #calls = new Map<VolumeServer, Promise<void>>()
-  /** how often an address has answered over another device than the volume's */
-  readonly #elsewhere = new Map<string, number>()
+  /** how often an address answered over another device than the volume's, or used a call up without an answer */
+  readonly #useless = new Map<string, number>()
   #open = false
 
   constructor(options: ReconnectorOptions) {
@@ -148,14 +148,21 @@ export class ServerReconnector {
     return true
   }
 
-  /** In the order of a call: the first one that answers is taken, so those of another device come last. */
+  /**
+   * In the order of a call: the first one that answers is taken, and one that is silent may take all the time, so those
+   * that were of no use come last.
+   */
   #addressesOf({ uris }: VolumeServer): string[] {
-    const times = (uri: string) => this.#elsewhere.get(uri) ?? 0
+    const times = (uri: string) => this.#useless.get(uri) ?? 0
     return uris.toSorted((a, b) => times(a) - times(b))
   }
 
+  #noteUseless(uri: string): void {
+    this.#useless.set(uri, (this.#useless.get(uri) ?? 0) + 1)
+  }
+
   #noteElsewhere({ uri }: SwapServerSession, failure: unknown): void {
-    if (failure instanceof OtherDeviceError) this.#elsewhere.set(uri, (this.#elsewhere.get(uri) ?? 0) + 1)
+    if (failure instanceof OtherDeviceError) this.#noteUseless(uri)
   }
 
   /** @returns undefined when it is back, when another process has it, or behind {@link close} */
@@ -178,7 +185,10 @@ export class ServerReconnector {
     try {
       const options = { ...session, signal: call.signal }
       const outcome = await resumeSession({ uris: this.#addressesOf(gone), identity }, volume, options)
-      if (!('session' in outcome)) return outcome
+      if (!('session' in outcome)) {
+        if (outcome.silent !== undefined) this.#noteUseless(outcome.silent)
+        return outcome
+      }
       try {
         await rejoin(gone, outcome.session, outcome.slabs)
         return undefined

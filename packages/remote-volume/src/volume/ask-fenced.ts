@@ -12,12 +12,11 @@ export async function askWhetherFenced(
   options: RaisedOptions,
 ): Promise<FencedError | undefined> {
   if (options.takeOver.number === 0) return undefined
-  const asked = { ...sessionOptions(options), signal: AbortSignal.timeout(ASK_FENCED_MS) }
   const reached = servers.filter((server) => server.reached)
   // One that came back has its session under several indexes.
   const sessions = new Map(reached.map((server) => [server.identity?.session, server]))
   const asking = [...sessions.values()].map(
-    ({ uris, identity }) => identity && askFenced(uris, identity, asked),
+    ({ uris, identity }) => identity && askFenced(uris, identity, sessionOptions(options), ASK_FENCED_MS),
   )
   return (await Promise.all(asking)).find((fenced) => fenced !== undefined)
 }
