@@ -13,10 +13,13 @@ import {
   silentAsUnreachable,
   type Unreachable,
 } from '@rdmakit/operator-kit'
+import { SwapServerError } from '../client/server-replies.js'
 import type { SessionOptions } from '../client/session-options.js'
 import { SwapServerSession } from '../client/swap-server-session.js'
 import { explainUnreachable } from '../client/unreachable.js'
+import { ConfigurationError } from '../protocol/configuration-error.js'
 import type { control } from '../protocol/messages.js'
+import { meaningOfRefusal } from '../protocol/refusal.js'
 import { statusTable } from './status-table.js'
 
 /** What a swap-server tells of itself. */
@@ -69,16 +72,23 @@ async function localServers(unreachable: Report): Promise<ServerStatus[]> {
   return running.map(({ status }) => status as ServerStatus)
 }
 
+/** @throws what the only server that is asked refuses, which no later look mends; any other failure is reported */
 async function remoteServers(options: StatusOptions, unreachable: Report): Promise<ServerStatus[]> {
   const servers = await Promise.all(
     options.uris.map((uri) =>
       remoteServer(uri, options).catch((failure: unknown) => {
+        if (options.uris.length === 1 && isRefusal(failure)) throw nameOption(uri, failure)
         const message = `swap-server: ${oneLineMessage(nameOption(uri, failure))}`
         unreachable({ message, exitStatus: exitStatusOf(failure) })
       }),
     ),
   )
   return servers.filter((server) => server !== undefined)
+}
+
+function isRefusal(failure: unknown): boolean {
+  if (failure instanceof ConfigurationError) return true
+  return failure instanceof SwapServerError && meaningOfRefusal(failure.code) === 'forbidden'
 }
 
 /** @throws what opening a session throws */
