@@ -74,7 +74,7 @@ for (const unit of ['rdmakit-swap-server@.service', 'rdmakit-nbd@.service']) {
 }
 put('usr/lib/sysusers.d/rdmakit.conf', readFileSync(join(example, 'lender/sysusers.conf')))
 // As debhelper makes them. Debian 12's systemd has dpkg triggers for its catalog and for binfmt.d only: it makes no user.
-const reload = `[ -n "$DPKG_ROOT" ] || [ ! -d /run/systemd/system ] || systemctl daemon-reload`
+const reload = `[ -n "$DPKG_ROOT" ] || [ ! -d /run/systemd/system ] || systemctl daemon-reload || true`
 put(
   'DEBIAN/postinst',
   `#!/bin/sh

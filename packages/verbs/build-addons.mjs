@@ -68,7 +68,7 @@ const here = dirname(fileURLToPath(import.meta.url))
 const VERBS = '@rdmakit/verbs'
 const WITH_ADDON = [VERBS, '@rdmakit/ring-transport', '@rdmakit/nbd-client']
 /** Others that depend on these. */
-const BETWEEN = ['rdmakit', '@rdmakit/swap-server']
+const BETWEEN = ['rdmakit', '@rdmakit/remote-volume', '@rdmakit/swap-server']
 
 /** @returns the folder of the package that modules in `folder` would import, without links; undefined where there is none */
 function resolved(name, folder) {
