@@ -298,4 +298,12 @@ export const mutations = [
     why: 'A receive completes with another work request id than it was posted with.',
     tests: ['unit packages/verbs/test/bad-input.test.ts'],
   },
+  {
+    name: 'queue-pair-gone-in-its-event',
+    file: 'packages/verbs/native/ibverbs/connection.cc',
+    find: '    const std::lock_guard events(queue_pairs_of_events());\n',
+    replace: '',
+    why: 'A queue pair is destroyed while librdmacm changes its state.',
+    tests: ['native asan device_event'],
+  },
 ]

@@ -82,12 +82,26 @@ void deliver(const Libraries& lib, rdma_cm_event* event) {
   if (connection != nullptr) connection->on_event(type, status, std::move(private_data), std::move(request));
 }
 
+// librdmacm changes the state of an id's queue pair inside of rdma_get_cm_event(3), and no call of it can
+// keep that from being destroyed meanwhile. Of all ids: which one an event is about is not known before. Held
+// by the event thread while it gets one, which waits for nothing but the device, and for taking a queue pair
+// away from its id.
+std::mutex& queue_pairs_of_events() {
+  static auto& mutex = *new std::mutex;
+  return mutex;
+}
+
+bool next_event(const Libraries& lib, rdma_event_channel* channel, rdma_cm_event*& event) {
+  const std::lock_guard lock(queue_pairs_of_events());
+  return lib.get_cm_event(channel, &event) == 0;
+}
+
 void read_events(const Libraries& lib, rdma_event_channel* channel) {
   for (;;) {
     pollfd wait{channel->fd, POLLIN, 0};
     if (::poll(&wait, 1, -1) < 0 && errno != EINTR) return;
     rdma_cm_event* event = nullptr;
-    while (lib.get_cm_event(channel, &event) == 0) deliver(lib, event);
+    while (next_event(lib, channel, event)) deliver(lib, event);
   }
 }
 
@@ -186,6 +200,7 @@ void Connection::destroy_qp() {
   ibv_qp* qp = nullptr;
   {
     std::lock_guard lock(id_mutex_);
+    const std::lock_guard events(queue_pairs_of_events());
     if (id_ != nullptr) qp = std::exchange(id_->qp, nullptr);
   }
   // Like rdma_destroy_qp(3), which would also destroy completion queues that it created itself. Outside of

@@ -19,10 +19,10 @@ MrObject::MrObject(Napi::Env env, PdObject& parent, ibv_mr* mr, Napi::ArrayBuffe
 void MrObject::destroy(void* verbs_object) {
   auto* mr = static_cast<ibv_mr*>(verbs_object);
   const int error = mapping_ == nullptr ? provider.dereg_mr(mr) : provider.dereg_mr_to_unmap(mr);
-  // EBUSY: a window is bound, and its key still gives access to the memory. ETIMEDOUT: a stopped peer may
-  // continue its copy, which does no harm in a mapping, because it is the peer's own. Otherwise the memory
-  // stays where it is.
-  const bool gone = error != EBUSY && (error != ETIMEDOUT || mapping_ != nullptr);
+  // A device that refuses, whatever it says, may still give access to the memory, which stays where it is
+  // then. EBUSY: a window is bound. ETIMEDOUT: a stopped peer may continue its copy, which does no harm in a
+  // mapping, because it is the peer's own.
+  const bool gone = error == 0 || (error == ETIMEDOUT && mapping_ != nullptr);
   if (!gone) {
     new std::shared_ptr<Mapping>(std::move(mapping_));
     if (releaser_ == nullptr) {
