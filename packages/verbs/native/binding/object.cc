@@ -132,4 +132,9 @@ Handle* unwrap(const Napi::Value& value, HandleKind kind, const char* expected) 
   return handle;
 }
 
+void check_provider(Napi::Env env, const Object& one, const Object& other, const char* name) {
+  if (&one.provider != &other.provider)
+    throw failure(env, EINVAL, name, "it is of another kind of device than what it is used with");
+}
+
 }  // namespace rdmakit::binding

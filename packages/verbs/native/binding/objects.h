@@ -283,6 +283,12 @@ class QpObject final : public Object {
   Ref<ibv_cq> send_;
   Ref<ibv_cq> receive_;
   Ref<ibv_srq> srq_;
+  // Multicast groups that it is attached to.
+  struct Group {
+    ibv_gid gid;
+    uint16_t lid;
+  };
+  std::vector<Group> groups_;
 };
 
 // The provider that a string of JavaScript's names, or a JavaScript TypeError.

@@ -84,7 +84,7 @@ ibv_cq* create_stamped_cq(ContextObject& context, int entries, ibv_comp_channel*
 Napi::Value ContextObject::create_cq(const Napi::CallbackInfo& info) {
   const int entries = info[1].As<Napi::Number>().Int32Value();
   Ref<ibv_comp_channel> channel;
-  if (!info[2].IsUndefined()) channel = Ref<ibv_comp_channel>(&object_of<ChannelObject>(info[2]));
+  if (!info[2].IsUndefined()) channel = Ref<ibv_comp_channel>(&object_of<ChannelObject>(info[2], *this));
   const auto progress = info[3].As<Napi::Boolean>() ? Progress::manual : Progress::automatic;
   const auto timestamps = static_cast<Timestamps>(info[4].As<Napi::Number>().Int32Value());
   ibv_cq* cq = timestamps == Timestamps::none

@@ -134,9 +134,9 @@ uint8_t depth_of(const Napi::Value& value, const char* verb, const char* name) {
   throw failure(value.Env(), EINVAL, verb, std::string(name) + " is a whole number from 0 to 255");
 }
 
-ConnectParameters parameters_of(const Napi::CallbackInfo& info, const char* verb) {
+ConnectParameters parameters_of(const Napi::CallbackInfo& info, const Object& id, const char* verb) {
   ConnectParameters out;
-  out.qp = object_of<QpObject>(info[1]).qp();
+  out.qp = object_of<QpObject>(info[1], id).qp();
   auto bytes = info[2].As<Napi::Uint8Array>();
   out.private_data.assign(bytes.Data(), bytes.Data() + bytes.ByteLength());
   out.responder_resources = depth_of(info[3], verb, "responderResources");
@@ -231,12 +231,12 @@ Napi::Value IdObject::device(const Napi::CallbackInfo& info) {
 }
 
 void IdObject::connect(const Napi::CallbackInfo& info) {
-  const int error = id_->connect(parameters_of(info, "rdma_connect"));
+  const int error = id_->connect(parameters_of(info, *this, "rdma_connect"));
   if (error != 0) throw failure(info.Env(), error, "rdma_connect", explain_connect(error));
 }
 
 void IdObject::accept(const Napi::CallbackInfo& info) {
-  const int error = id_->accept(parameters_of(info, "rdma_accept"));
+  const int error = id_->accept(parameters_of(info, *this, "rdma_accept"));
   if (error != 0) throw failure(info.Env(), error, "rdma_accept", explain_connect(error));
 }
 

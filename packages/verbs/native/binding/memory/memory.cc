@@ -214,7 +214,7 @@ Napi::Value PdObject::reg_dmabuf_mr(const Napi::CallbackInfo& info) {
 
 // reregMr(mr, pd | undefined, access)
 void MrObject::reregister(const Napi::CallbackInfo& info) {
-  PdObject* pd = info[1].IsUndefined() ? nullptr : &object_of<PdObject>(info[1]);
+  PdObject* pd = info[1].IsUndefined() ? nullptr : &object_of<PdObject>(info[1], *this);
   const int flags = IBV_REREG_MR_CHANGE_ACCESS | (pd == nullptr ? 0 : IBV_REREG_MR_CHANGE_PD);
   const int error = provider.rereg_mr(mr(), flags, pd == nullptr ? nullptr : pd->pd(), nullptr, 0,
                                       info[2].As<Napi::Number>().Int32Value());

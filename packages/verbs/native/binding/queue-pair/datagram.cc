@@ -1,5 +1,7 @@
 // Functions for datagrams: address handles, multicast groups, the GID table.
+#include <algorithm>
 #include <cerrno>
+#include <cstring>
 
 #include "binding/failure.h"
 #include "binding/objects.h"
@@ -20,20 +22,20 @@ Napi::Value PdObject::create_ah(const Napi::CallbackInfo& info) {
   return Object::wrap(info.Env(), new AhObject(*this, ah));
 }
 
-namespace {
-
-void change_multicast(QpObject& qp, const Napi::CallbackInfo& info, bool join) {
-  const ibv_gid gid = gid_of(info[1]);
-  const auto lid = static_cast<uint16_t>(number(info[2]));
-  check(info.Env(),
-        join ? qp.provider.attach_mcast(qp.qp(), &gid, lid) : qp.provider.detach_mcast(qp.qp(), &gid, lid),
-        join ? "ibv_attach_mcast" : "ibv_detach_mcast");
+void QpObject::attach_multicast(const Napi::CallbackInfo& info) {
+  const Group group{gid_of(info[1]), static_cast<uint16_t>(number(info[2]))};
+  check(info.Env(), provider.attach_mcast(qp(), &group.gid, group.lid), "ibv_attach_mcast");
+  groups_.push_back(group);
 }
 
-}  // namespace
-
-void QpObject::attach_multicast(const Napi::CallbackInfo& info) { change_multicast(*this, info, true); }
-void QpObject::detach_multicast(const Napi::CallbackInfo& info) { change_multicast(*this, info, false); }
+void QpObject::detach_multicast(const Napi::CallbackInfo& info) {
+  const Group group{gid_of(info[1]), static_cast<uint16_t>(number(info[2]))};
+  check(info.Env(), provider.detach_mcast(qp(), &group.gid, group.lid), "ibv_detach_mcast");
+  const auto left = std::find_if(groups_.begin(), groups_.end(), [&](const Group& one) {
+    return one.lid == group.lid && std::memcmp(&one.gid, &group.gid, sizeof group.gid) == 0;
+  });
+  if (left != groups_.end()) groups_.erase(left);
+}
 
 Napi::Value ContextObject::query_gids(const Napi::CallbackInfo& info) {
   std::vector<GidEntry> entries;

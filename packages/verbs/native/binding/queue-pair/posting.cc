@@ -38,17 +38,18 @@ const char* explain_post(int error) {
   }
 }
 
-void fill_bind(ibv_send_wr& request, const Napi::Object& bind) {
-  request.bind_mw.mw = object_of<MwObject>(bind.Get("window")).mw();
+void fill_bind(ibv_send_wr& request, const Napi::Object& bind, const QpObject& qp) {
+  request.bind_mw.mw = object_of<MwObject>(bind.Get("window"), qp).mw();
   request.bind_mw.rkey = number(bind.Get("key"));
   ibv_mw_bind_info& range = request.bind_mw.bind_info;
-  range.mr = object_of<MrObject>(bind.Get("region")).mr();
+  range.mr = object_of<MrObject>(bind.Get("region"), qp).mr();
   range.addr = big(bind.Get("address"));
   range.length = static_cast<uint64_t>(bind.Get("length").As<Napi::Number>().Int64Value());
   range.mw_access_flags = number(bind.Get("access"));
 }
 
-ibv_send_wr send_request(const Napi::Object& from, ibv_qp_type type) {
+ibv_send_wr send_request(const Napi::Object& from, const QpObject& qp) {
+  const ibv_qp_type type = qp.qp()->qp_type;
   ibv_send_wr request{};
   request.wr_id = big(from.Get("workRequestId"));
   request.opcode = static_cast<ibv_wr_opcode>(number(from.Get("opcode")));
@@ -73,7 +74,7 @@ ibv_send_wr send_request(const Napi::Object& from, ibv_qp_type type) {
       request.wr.atomic.swap = big(from.Get("swap"));
       break;
     case IBV_WR_BIND_MW:
-      fill_bind(request, from.Get("bind").As<Napi::Object>());
+      fill_bind(request, from.Get("bind").As<Napi::Object>(), qp);
       break;
     default: {
       const Napi::Value to = from.Get("datagram");
@@ -84,7 +85,7 @@ ibv_send_wr send_request(const Napi::Object& from, ibv_qp_type type) {
                                          : "a connected queue pair takes no destination");
       if (to.IsObject()) {
         Napi::Object datagram = to.As<Napi::Object>();
-        request.wr.ud.ah = object_of<AhObject>(datagram.Get("addressHandle")).ah();
+        request.wr.ud.ah = object_of<AhObject>(datagram.Get("addressHandle"), qp).ah();
         request.wr.ud.remote_qpn = number(datagram.Get("queuePairNumber"));
         request.wr.ud.remote_qkey = number(datagram.Get("queueKey"));
       } else {
@@ -108,7 +109,7 @@ void QpObject::post_send(const Napi::CallbackInfo& info) {
   for (uint32_t i = 0; i < count; ++i) {
     Napi::Object one = list.Get(i).As<Napi::Object>();
     sges[i] = sges_of(one.Get("sges"));
-    requests[i] = send_request(one, qp()->qp_type);
+    requests[i] = send_request(one, *this);
     requests[i].next = i + 1 < count ? &requests[i + 1] : nullptr;
     requests[i].sg_list = sges[i].data();
     requests[i].num_sge = static_cast<int>(sges[i].size());

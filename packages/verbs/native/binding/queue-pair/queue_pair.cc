@@ -8,7 +8,10 @@
 namespace rdmakit::binding {
 
 void QpObject::destroy(void* verbs_object) {
-  provider.destroy_qp(static_cast<ibv_qp*>(verbs_object));
+  auto* const qp = static_cast<ibv_qp*>(verbs_object);
+  // Or the kernel refuses to destroy it (EBUSY).
+  for (const Group& group : groups_) provider.detach_mcast(qp, &group.gid, group.lid);
+  provider.destroy_qp(qp);
   if (connection_ != nullptr && connection_->settled()) connection_.reset();
   srq_ = {};
   send_ = {};
@@ -19,11 +22,11 @@ void QpObject::destroy(void* verbs_object) {
 
 // createQp(id | undefined, pd, sendCq, receiveCq, srq | undefined, attributes)
 Napi::Value create_qp(const Napi::CallbackInfo& info) {
-  IdObject* id = info[0].IsUndefined() ? nullptr : &object_of<IdObject>(info[0]);
   auto& pd = object_of<PdObject>(info[1]);
-  auto& send = object_of<CqObject>(info[2]);
-  auto& receive = object_of<CqObject>(info[3]);
-  SrqObject* srq = info[4].IsUndefined() ? nullptr : &object_of<SrqObject>(info[4]);
+  IdObject* id = info[0].IsUndefined() ? nullptr : &object_of<IdObject>(info[0], pd);
+  auto& send = object_of<CqObject>(info[2], pd);
+  auto& receive = object_of<CqObject>(info[3], pd);
+  SrqObject* srq = info[4].IsUndefined() ? nullptr : &object_of<SrqObject>(info[4], pd);
   Napi::Object wished = info[5].As<Napi::Object>();
   ibv_qp_init_attr attributes{};
   attributes.send_cq = send.cq();
