@@ -1,3 +1,4 @@
+import { rmSync, symlinkSync } from 'node:fs'
 import { join } from 'node:path'
 import type { ServerFailure, VolumeServer } from '@rdmakit/remote-volume'
 import { SwapServerSession } from '@rdmakit/swap-server'
@@ -97,6 +98,31 @@ describe('a volume whose servers all fail at once', () => {
     expect(volume.servers.length).toBeLessThanOrEqual(2 * replicas + 1)
     expect(volume.engine.failedServers()).toEqual([])
     expect(volume.slabs).toMatchObject({ mapped: 4, away: 0, lost: 0 })
+    client.close()
+  })
+})
+
+describe('an address that leads to another server of the volume by now', () => {
+  it('adds none: two replicas would be lost together', async () => {
+    const said: string[] = []
+    const { made, volume } = await open(2, { reconnect: 0, progress: (step) => void said.push(step) })
+    await using _volume = volume
+    const client = new Client(volume.engine.attachSocketpair(0))
+    await write(client, 1)
+    const [gone, other] = made as [(typeof made)[0], (typeof made)[0]]
+    const [from, to] = [gone, other].map(({ uri }) => new URL(uri).pathname) as [string, string]
+    await gone.server.close()
+    await eventually(() => up(volume) === 1)
+    symlinkSync(to, from)
+    onTestFinished(() => rmSync(from, { force: true }))
+    const line = `${gone.uri}: ${gone.uri} leads to the server at ${other.uri}, which takes part already; it is called again`
+    await eventually(() => said.includes(line))
+    expect(up(volume)).toBe(1)
+    expect(volume.slabs.mapped).toBe(0)
+    rmSync(from)
+    await serve(8, gone.uri)
+    await eventually(() => up(volume) === 2 && volume.slabs.mapped === 4)
+    await read(client, 1)
     client.close()
   })
 })

@@ -215,6 +215,7 @@ export class ServerMembership {
     const connections = await this.#lanes.connect(session)
     if (this.#state.fenced !== undefined) throw this.#state.fenced
     // This must happen before any await; without a slab it has no replica.
+    this.#checkOther(session)
     const server = this.#indexes.take(uris, session)
     const { index } = server
     try {
@@ -233,6 +234,18 @@ export class ServerMembership {
     server.failure = undefined
     this.#watch(server)
     session.unref()
+  }
+
+  /** Two replicas at one server would be lost together. @throws Error: the server takes part already, at another address */
+  #checkOther({ uri, epoch }: SwapServerSession): void {
+    const there = this.#servers.find(
+      (other) =>
+        other.reached &&
+        (other.failure === undefined || other.joining === 'now') &&
+        other.session.epoch === epoch,
+    )
+    if (there !== undefined)
+      throw new Error(`${uri} leads to the server at ${there.uri}, which takes part already`)
   }
 
   /** Another incarnation of the server has its session, or may come back with it. */
