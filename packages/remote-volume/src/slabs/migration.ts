@@ -43,6 +43,8 @@ export class Migration {
   readonly #options: MigrationOptions
   /** by {@link key} */
   readonly #wishes = new Map<string, Wish>()
+  /** how many of them each server has */
+  readonly #asked = new Map<VolumeServer, number>()
   /** by server, slabs moved since it began to ask */
   readonly #done = new Map<VolumeServer, number>()
   #moved = 0
@@ -110,6 +112,7 @@ export class Migration {
         known.expires = expires
       } else if (slab !== undefined && this.#roomFor(slab, server) > this.#wishes.size) {
         this.#wishes.set(key(server, id), { server, id, expires })
+        this.#count(server, 1)
         added++
       } else {
         continue
@@ -135,8 +138,16 @@ export class Migration {
 
   /** It asks for memory itself. */
   #wants(server: VolumeServer): boolean {
-    for (const wish of this.#wishes.values()) if (wish.server === server) return true
-    return false
+    return (this.#asked.get(server) ?? 0) > 0
+  }
+
+  #count(server: VolumeServer, more: number): void {
+    this.#asked.set(server, (this.#asked.get(server) ?? 0) + more)
+  }
+
+  #over({ server, id }: Wish): void {
+    this.#wishes.delete(key(server, id))
+    this.#count(server, -1)
   }
 
   #wake(): void {
@@ -152,7 +163,7 @@ export class Migration {
 
   /** Goes through the wishes once, those that come meanwhile too. */
   async #run(): Promise<void> {
-    for (const [name, wish] of this.#wishes) {
+    for (const wish of this.#wishes.values()) {
       if (this.#closed) return
       try {
         const gone = await this.#options.queue.run(() => this.#move(wish))
@@ -164,7 +175,7 @@ export class Migration {
         if (!this.#closed) this.#options.failed((failure as Error).message)
         continue
       }
-      this.#wishes.delete(name)
+      this.#over(wish)
     }
     this.#tell()
   }
@@ -172,10 +183,12 @@ export class Migration {
   #tell(): void {
     const now = performance.now()
     const stuck = new Map<VolumeServer, number>()
-    for (const [name, { server, id, expires }] of this.#wishes) {
-      const there = server.failure === undefined && this.#options.table.heldBy(server).has(id)
+    const held = new Map([...this.#asked.keys()].map((each) => [each, this.#options.table.heldBy(each)]))
+    for (const wish of this.#wishes.values()) {
+      const { server, id, expires } = wish
+      const there = server.failure === undefined && held.get(server)?.has(id) === true
       if (there && expires > now) continue
-      this.#wishes.delete(name)
+      this.#over(wish)
       if (there) stuck.set(server, (stuck.get(server) ?? 0) + 1)
     }
     for (const [server, slabs] of stuck) this.#options.stuck(server, slabs)
@@ -189,7 +202,7 @@ export class Migration {
   /** @returns false when it cannot be moved now */
   async #move({ server, id }: Wish): Promise<boolean> {
     const { engine, table, servers, degraded } = this.#options
-    const held = table.heldBy(server).get(id)
+    const held = table.held(server, id)
     // A try before this one came no further.
     if (held?.replica.leaving && !this.#closed) return await this.#giveUp(held.slab, held.replica)
     // A slab that lacks a replica is repaired first; one that is being filled is not worth a copy yet.
@@ -209,7 +222,7 @@ export class Migration {
     const place = { server: target, remote: await target.take() }
     // While it was being allocated anything may have failed.
     if (target.failure !== undefined) return false
-    if (table.heldBy(server).get(id)?.replica !== replica || this.#closed) {
+    if (table.held(server, id)?.replica !== replica || this.#closed) {
       await target.giveBack(place.remote)
       return false
     }
@@ -223,7 +236,7 @@ export class Migration {
   async #giveUp(slab: number, replica: SlabReplica): Promise<boolean> {
     const { engine, table } = this.#options
     const { server, remote } = replica
-    const holds = () => table.heldBy(server).get(remote.id)?.replica === replica
+    const holds = () => table.held(server, remote.id)?.replica === replica
     // Its own server may fail at any time: then it is dropped already.
     if (!replica.leaving && !table.retire(slab, replica)) return !holds()
     // WRITEs that began before are over then, and were not answered because this one has them unless another failed.

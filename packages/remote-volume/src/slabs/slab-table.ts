@@ -91,6 +91,14 @@ export class SlabTable {
     return held
   }
 
+  /** One of {@link heldBy}, by its id at the server, without the others. */
+  held(server: VolumeServer, id: number): { slab: number; replica: SlabReplica } | undefined {
+    for (const [slab, replicas] of this.#slabs)
+      for (const replica of replicas)
+        if (replica.server === server && replica.remote.id === id) return { slab, replica }
+    return undefined
+  }
+
   /** The first places of a slab, all of them live. */
   map(slab: number, places: readonly Omit<SlabReplica, 'live'>[]): void {
     this.#engine.mapSlab(slab, ...places.map(mapping))
