@@ -1,5 +1,5 @@
 import { setImmediate as turn } from 'node:timers/promises'
-import { expect, it } from 'vitest'
+import { expect, it, vi } from 'vitest'
 import { eventually } from '../../../test/eventually.js'
 import { VolumeServer } from '../src/servers/volume-server.js'
 import { SlabTable } from '../src/slabs/slab-table.js'
@@ -41,5 +41,38 @@ it('an index is nobody’s when no slab is at the one that had it, and not befor
   expect(kept).toHaveLength(1)
   expect(kept[0]?.map(({ isVacant }) => isVacant)).toEqual([true, false])
   expect(said).toEqual([])
+  await indexes.close()
+})
+
+it('an index whose release was begun and could not be ended keeps no other one', async () => {
+  await using engine = makeEngine({ size: MIB, slabSize: MIB })
+  const gone = (index: number) => VolumeServer.gone(index, URIS, 'it failed', undefined)
+  const [first, second, again] = [gone(0), gone(1), gone(0)]
+  const servers = [first, second, new VolumeServer(2, URIS, undefined)]
+  let told = 0
+  engine.on('serverFailed', () => told++)
+  for (const index of [1, 0]) engine.failServer(index)
+  await eventually(() => told === 2)
+  const said: string[] = []
+  const indexes = new ServerIndexes({
+    engine,
+    table: new SlabTable(engine, 1),
+    servers,
+    lanes: [],
+    keep: () => {},
+    failed: (reason) => said.push(reason),
+  })
+  // Of the second one.
+  vi.spyOn(engine, 'synchronize').mockResolvedValueOnce().mockRejectedValueOnce(new Error('it took too long'))
+  indexes.release()
+  await eventually(() => said.length === 1)
+  expect(said[0]).toMatch(/stays in use: it took too long$/)
+  expect(engine.failedServers()).toEqual([1])
+  servers[0] = again
+  engine.failServer(0)
+  await eventually(() => told === 3)
+  indexes.release()
+  await eventually(() => engine.failedServers().length === 0)
+  expect(said).toHaveLength(1)
   await indexes.close()
 })

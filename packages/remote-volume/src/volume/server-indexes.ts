@@ -56,14 +56,15 @@ export class ServerIndexes {
    */
   release(): void {
     this.#releasing = this.#releasing.then(async () => {
-      try {
-        for (const server of this.#options.servers.filter((each) => this.#isOver(each)))
-          await this.#release(server)
-      } catch (failure) {
-        const { code, message } = failure as NodeJS.ErrnoException
-        if (!this.#closed && code !== 'EBUSY')
-          this.#options.failed(`the index of a lost server stays in use: ${message}`)
-      }
+      // The engine releases one at a time: one that was begun and could not be ended comes first.
+      const over = this.#options.servers
+        .filter((each) => this.#isOver(each))
+        .sort((one, other) => Number(other.isVacant) - Number(one.isVacant))
+      for (const server of over)
+        await this.#release(server).catch(({ code, message }: NodeJS.ErrnoException) => {
+          if (!this.#closed && code !== 'EBUSY')
+            this.#options.failed(`the index of a lost server stays in use: ${message}`)
+        })
     })
   }
 
