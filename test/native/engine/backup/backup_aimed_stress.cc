@@ -340,7 +340,6 @@ void slow_with_nobody_waiting() {
     // What is waited for is time itself: for all looks at the call.
     for (const auto end = Clock::now() + std::chrono::seconds(1); Clock::now() < end;)
       CHECK(write(client, 0, 0x22) == 0);
-    CHECK(backup.working());
   }
   caught_up(volume, kPages);
   CHECK(volume.engine->close(kCloseTime) == 0 && volume.count(Event::Type::backup_failed) == 0);
@@ -370,8 +369,9 @@ void hangs_under_a_refill() {
   };
   {
     const StandingFile standing;
-    // READs of the file wait behind this page.
+    file_stands_in = 0;  // READs of the file wait behind this page
     CHECK(write(client, 4 * slab_bytes / 4096, 0x44) == 0);
+    await([] { return file_stands_in == 1; });
     refill(kSlabOfFile, Event::Type::refill_failed);
     volume.wait_for(Event::Type::backup_failed);
     refill(kOther, Event::Type::slab_refilled);
