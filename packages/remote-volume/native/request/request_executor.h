@@ -210,6 +210,7 @@ class RequestExecutor {
   size_t paced_ = 0;    // of waiting_, for their turn
   size_t starved_ = 0;  // of waiting_, for an operation
   uint64_t next_turn_ = 0;
+  uint64_t retried_at_ = 0;  // ns: waiting_
 };
 
 }  // namespace rdmakit::volume

@@ -19,7 +19,11 @@ bool RequestExecutor::retry_waiting() {
   size_t kept = 0;
   starved_ = 0;
   if (rdma_.backup() != nullptr) rdma_.backup()->next_round();
+  // This process stood still (SIGSTOP, a host without a free processor), and who brings places with it.
+  const bool stood_still = now_ - retried_at_ > rdma_.timeout() / 4;
+  retried_at_ = now_;
   for (Operation* operation : waiting_) {
+    if (stood_still && operation->place_deadline != 0) operation->place_deadline = now_ + rdma_.timeout();
     // Whoever has the answer, an error, may have written these pages anew, and so may who has closed.
     if (client_left_ || slots_[operation->request].error != 0) {
       finish_unposted(*operation, false);

@@ -67,7 +67,8 @@ Type& object_of(const Napi::Value& value) {
   return *static_cast<Type*>(static_cast<Object*>(unwrap(value, Type::kKind, Type::kName)));
 }
 
-// A JavaScript error, EINVAL, unless both are of one provider: it takes what it is given for objects of its own.
+// A JavaScript error, EINVAL, unless both are of one provider: it takes what it is given for objects of its
+// own.
 void check_provider(Napi::Env env, const Object& one, const Object& other, const char* name);
 
 // The same, to be used together with `other`.

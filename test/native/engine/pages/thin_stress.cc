@@ -91,6 +91,23 @@ void nobody_cares() {
   CHECK(seconds_since(start) > 0.15);
 }
 
+// This process stood still for longer than a WRITE may wait for a place, and so did who brings one.
+void stood_still() {
+  Shape shape = thin();
+  shape.options.operation_timeout_ns = 2'000'000'000;
+  TestVolume volume(shape);
+  Client client(volume.attach(0));
+  int error = Client::kGone;
+  std::thread writer([&] { error = write(client, kSlab, 2); });
+  volume.wait_for(Event::Type::slabs_changed);
+  char command[100];
+  snprintf(command, sizeof command, "kill -STOP %d; sleep 2.5; kill -CONT %d", getpid(), getpid());
+  CHECK(std::system(command) == 0);
+  CHECK(spare(volume, 0) == 0);
+  writer.join();
+  CHECK(error == 0 && value_at(client, kSlab) == 2);
+}
+
 // It waits for a place that comes, and fails at once when there will be none.
 void none_left() {
   TestVolume volume(thin());
@@ -356,6 +373,7 @@ STRESS(engine_thin) {
       {"slabs come and go", by_and_by},
       {"no spare place", none_left},
       {"no spare place, and nobody cares", nobody_cares},
+      {"stood still", stood_still},
       {"a WRITE in vain, among discards", in_vain},
   });
   timed("enough places", [] { under_load(1, 8, 3, {}); });
