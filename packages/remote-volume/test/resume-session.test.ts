@@ -7,7 +7,7 @@ import { type SessionIdentity, SwapServerSession, Tenants } from '@rdmakit/swap-
 import { describe, expect, it, onTestFinished } from 'vitest'
 import { Wire } from '../../../test/wire.js'
 import { impostor } from '../../swap-server/test/admission/impostor.js'
-import { resumeSession } from '../src/servers/resume-session.js'
+import { endSession, resumeSession } from '../src/servers/resume-session.js'
 import { MIB, serve, socketAddress } from './helpers/swap-servers.js'
 
 const RIGHT = { id: 'k', secret: Buffer.alloc(32, 1) }
@@ -57,6 +57,14 @@ describe('a session', () => {
     const { uri, identity } = await lingering()
     const other = { ...identity, session: identity.session + 1 }
     expect(await resume([uri], other)).toMatchObject({ ended: true })
+  })
+
+  it('is ended, or has ended, whatever is at the last of its addresses', async () => {
+    const { server, uri, identity } = await lingering()
+    const end = () => endSession([uri, socketAddress()], identity, { tenant: 'swap', key: RIGHT })
+    await end()
+    expect(server.lingeringSessions).toBe(0)
+    await expect(end()).rejects.toMatchObject({ code: 'ENOENT' })
   })
 
   it('may be behind whoever refuses at an address of another host', async () => {

@@ -2,7 +2,7 @@
 import { SwapServerError, SwapServerSession } from '@rdmakit/swap-server'
 import { VerbsError } from '@rdmakit/verbs'
 import { afterEach, beforeEach, expect, it, vi } from 'vitest'
-import { OtherDeviceError, ServerReconnector } from '../src/servers/server-reconnector.js'
+import { ServerReconnector, WrongAddressError } from '../src/servers/server-reconnector.js'
 import { VolumeServer } from '../src/servers/volume-server.js'
 import { MIB } from './helpers/swap-servers.js'
 
@@ -104,7 +104,7 @@ it('a server of another host is called as long as it may be, whoever refuses', a
 
 it('a server whose way here is another one just now is called as long as it may be', async () => {
   const { rejoin, lose } = call()
-  for (let time = 0; time < 3; time++) rejoin.mockRejectedValueOnce(new OtherDeviceError('another device'))
+  for (let time = 0; time < 3; time++) rejoin.mockRejectedValueOnce(new WrongAddressError('another device'))
   await pass(5_000)
   expect(rejoin).toHaveBeenCalledTimes(4)
   expect(lose).not.toHaveBeenCalled()
@@ -139,7 +139,7 @@ it.each([
   vi.spyOn(SwapServerSession, 'open').mockImplementation(answering)
   const { join, rejoin, lose, progress } = call()
   const [taken, other] = away ? [rejoin, join] : [join, rejoin]
-  taken.mockRejectedValueOnce(new OtherDeviceError('it is reached over another device'))
+  taken.mockRejectedValueOnce(new WrongAddressError('it is reached over another device'))
   await pass(5_000)
   for (const spy of [lose, other]) expect(spy).not.toHaveBeenCalled()
   const sessions = taken.mock.calls as unknown as [unknown, SwapServerSession][]

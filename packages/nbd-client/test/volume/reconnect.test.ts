@@ -105,7 +105,7 @@ describe('a volume whose servers all fail at once', () => {
 describe('an address that leads to another server of the volume by now', () => {
   it('adds none: two replicas would be lost together', async () => {
     const said: string[] = []
-    const { made, volume } = await open(2, { reconnect: 0, progress: (step) => void said.push(step) })
+    const { made, volume } = await open(2, { progress: (step) => void said.push(step) })
     await using _volume = volume
     const client = new Client(volume.engine.attachSocketpair(0))
     await write(client, 1)
@@ -119,6 +119,11 @@ describe('an address that leads to another server of the volume by now', () => {
     await eventually(() => said.includes(line))
     expect(up(volume)).toBe(1)
     expect(volume.slabs.mapped).toBe(0)
+    // Nor does it keep the other one out, which alone has all of it by now.
+    const lone = volume.servers.find(({ failure }) => failure === undefined)?.index as number
+    volume.engine.failServer(lone, 'the test said so')
+    await read(client, 1)
+    expect(volume.slabs).toMatchObject({ degraded: 4, away: 0, lost: 0 })
     rmSync(from)
     await serve(8, gone.uri)
     await eventually(() => up(volume) === 2 && volume.slabs.mapped === 4)

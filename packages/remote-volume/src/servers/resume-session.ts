@@ -104,6 +104,23 @@ export async function resumeSession(
   }
 }
 
+/** @throws what the first of the addresses that answers says; as SwapServerSession.resume if none does */
+async function resumeAnywhere(
+  uris: readonly string[],
+  identity: SessionIdentity,
+  options: SessionOptions,
+): Promise<SwapServerSession> {
+  let failure: unknown
+  for (const uri of uris)
+    try {
+      return await SwapServerSession.resume([uri], identity, options)
+    } catch (said) {
+      if (said instanceof SwapServerError) throw said
+      failure = said
+    }
+  throw failure
+}
+
 /** Ends a session that lingers: the server frees its slabs. @throws as SwapServerSession.resume; FencedError */
 export async function endSession(
   uris: readonly string[],
@@ -113,7 +130,7 @@ export async function endSession(
   const deadline = performance.now() + ATTENDED_MS
   for (;;) {
     try {
-      const session = await SwapServerSession.resume(uris, identity, { ...options, linger: 1 })
+      const session = await resumeAnywhere(uris, identity, { ...options, linger: 1 })
       return await session.close()
     } catch (failure) {
       const attended = failure instanceof SwapServerError && failure.code === 'EBUSY'

@@ -22,8 +22,8 @@ const LAST_CALL_MS = 2_000
 /** How long no process listens there on this host, until its memory counts as lost. */
 const REFUSED_MS = 1_000
 
-/** A server has answered at an address that another device reaches than the volume's. */
-export class OtherDeviceError extends Error {}
+/** Who has answered takes part at another address, or is reached over another device than the volume's. */
+export class WrongAddressError extends Error {}
 
 export interface ReconnectorOptions {
   readonly session: SessionOptions
@@ -52,8 +52,8 @@ export class ServerReconnector {
   readonly #options: ReconnectorOptions
   readonly #ending = new AbortController()
   readonly #calls = new Map<VolumeServer, Promise<void>>()
-  /** how often an address answered over another device than the volume's, or used a call up without an answer */
-  readonly #useless = new Map<string, number>()
+  /** addresses that were of no use, in the order in which they were it last: silent for a whole call, or wrong */
+  readonly #useless = new Set<string>()
   #open = false
 
   constructor(options: ReconnectorOptions) {
@@ -101,7 +101,7 @@ export class ServerReconnector {
         return await join(gone.uris, session)
       } catch (failure) {
         await session?.close()
-        if (session !== undefined) this.#noteElsewhere(session, failure)
+        if (session !== undefined) this.#noteWrong(session, failure)
         if (signal.aborted) return
         if (failure instanceof FencedError) return fenced(failure)
         const { message } = failure as Error
@@ -150,19 +150,20 @@ export class ServerReconnector {
 
   /**
    * In the order of a call: the first one that answers is taken, and one that is silent may take all the time, so those
-   * that were of no use come last.
+   * that were of no use come last, and that of them which was it last.
    */
   #addressesOf({ uris }: VolumeServer): string[] {
-    const times = (uri: string) => this.#useless.get(uri) ?? 0
-    return uris.toSorted((a, b) => times(a) - times(b))
+    const useless = [...this.#useless].filter((uri) => uris.includes(uri))
+    return [...uris.filter((uri) => !useless.includes(uri)), ...useless]
   }
 
   #noteUseless(uri: string): void {
-    this.#useless.set(uri, (this.#useless.get(uri) ?? 0) + 1)
+    this.#useless.delete(uri)
+    this.#useless.add(uri)
   }
 
-  #noteElsewhere({ uri }: SwapServerSession, failure: unknown): void {
-    if (failure instanceof OtherDeviceError) this.#noteUseless(uri)
+  #noteWrong({ uri }: SwapServerSession, failure: unknown): void {
+    if (failure instanceof WrongAddressError) this.#noteUseless(uri)
   }
 
   /** @returns undefined when it is back, when another process has it, or behind {@link close} */
@@ -194,7 +195,7 @@ export class ServerReconnector {
         return undefined
       } catch (failure) {
         await outcome.session.leave()
-        this.#noteElsewhere(outcome.session, failure)
+        this.#noteWrong(outcome.session, failure)
         // The server still has its memory, whatever is wrong with the way to it at the moment.
         return failed(failure, false)
       }

@@ -35,6 +35,8 @@ interface Wish {
   readonly server: VolumeServer
   /** of the slab at the server */
   readonly id: number
+  /** that it had when the server asked last */
+  slab: number
   expires: number
 }
 
@@ -110,8 +112,9 @@ export class Migration {
         if (!thin.release(server, id)) continue
       } else if (known !== undefined) {
         known.expires = expires
+        known.slab = slab ?? known.slab
       } else if (slab !== undefined && this.#roomFor(slab, server) > this.#wishes.size) {
-        this.#wishes.set(key(server, id), { server, id, expires })
+        this.#wishes.set(key(server, id), { server, id, slab, expires })
         this.#count(server, 1)
         added++
       } else {
@@ -138,11 +141,13 @@ export class Migration {
 
   /** It asks for memory itself. */
   #wants(server: VolumeServer): boolean {
-    return (this.#asked.get(server) ?? 0) > 0
+    return this.#asked.has(server)
   }
 
   #count(server: VolumeServer, more: number): void {
-    this.#asked.set(server, (this.#asked.get(server) ?? 0) + more)
+    const count = (this.#asked.get(server) ?? 0) + more
+    if (count > 0) this.#asked.set(server, count)
+    else this.#asked.delete(server)
   }
 
   #over({ server, id }: Wish): void {
@@ -200,15 +205,13 @@ export class Migration {
   }
 
   /** @returns false when it cannot be moved now */
-  async #move({ server, id }: Wish): Promise<boolean> {
+  async #move({ server, id, slab }: Wish): Promise<boolean> {
     const { engine, table, servers, degraded } = this.#options
-    const held = table.held(server, id)
+    const replica = table.replicaAt(slab, server, id)
     // A try before this one came no further.
-    if (held?.replica.leaving && !this.#closed) return await this.#giveUp(held.slab, held.replica)
+    if (replica?.leaving && !this.#closed) return await this.#giveUp(slab, replica)
     // A slab that lacks a replica is repaired first; one that is being filled is not worth a copy yet.
-    if (this.#closed || held === undefined || table.state(held.slab) !== 'mapped' || !held.replica.live)
-      return false
-    const { slab, replica } = held
+    if (this.#closed || !replica?.live || table.state(slab) !== 'mapped') return false
     if (table.holders(slab).size === MAX_REPLICAS) {
       // There is no room for a fourth in its record. Two are left, and the third is repaired.
       const gone = await this.#giveUp(slab, replica)
@@ -222,7 +225,7 @@ export class Migration {
     const place = { server: target, remote: await target.take() }
     // While it was being allocated anything may have failed.
     if (target.failure !== undefined) return false
-    if (table.held(server, id)?.replica !== replica || this.#closed) {
+    if (table.replicaAt(slab, server, id) !== replica || this.#closed) {
       await target.giveBack(place.remote)
       return false
     }
@@ -236,7 +239,7 @@ export class Migration {
   async #giveUp(slab: number, replica: SlabReplica): Promise<boolean> {
     const { engine, table } = this.#options
     const { server, remote } = replica
-    const holds = () => table.held(server, remote.id)?.replica === replica
+    const holds = () => table.replicaAt(slab, server, remote.id) === replica
     // Its own server may fail at any time: then it is dropped already.
     if (!replica.leaving && !table.retire(slab, replica)) return !holds()
     // WRITEs that began before are over then, and were not answered because this one has them unless another failed.

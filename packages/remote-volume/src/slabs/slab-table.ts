@@ -91,12 +91,9 @@ export class SlabTable {
     return held
   }
 
-  /** One of {@link heldBy}, by its id at the server, without the others. */
-  held(server: VolumeServer, id: number): { slab: number; replica: SlabReplica } | undefined {
-    for (const [slab, replicas] of this.#slabs)
-      for (const replica of replicas)
-        if (replica.server === server && replica.remote.id === id) return { slab, replica }
-    return undefined
+  /** The replica of a slab that has this id at the server. */
+  replicaAt(slab: number, server: VolumeServer, id: number): SlabReplica | undefined {
+    return this.#slabs.get(slab)?.find((replica) => replica.server === server && replica.remote.id === id)
   }
 
   /** The first places of a slab, all of them live. */

@@ -2,7 +2,7 @@ import { formatSize } from '@rdmakit/operator-kit'
 import type { RemoteSlab, SwapServerSession } from '@rdmakit/swap-server'
 import { UsageError } from '@rdmakit/verbs'
 import type { FencedError } from '../servers/fenced-error.js'
-import { OtherDeviceError, ServerReconnector } from '../servers/server-reconnector.js'
+import { ServerReconnector, WrongAddressError } from '../servers/server-reconnector.js'
 import type { VolumeServer } from '../servers/volume-server.js'
 import { ServerIndexes } from './server-indexes.js'
 import type { SlabWork } from './slab-work.js'
@@ -200,22 +200,23 @@ export class ServerMembership {
 
   /**
    * A server takes part under an index that is free, once all lanes reach it.
-   * @param adopt what becomes its own, before its failure counts
+   * @param adopt what becomes its own, before its failure counts, of one that comes back with its memory
    * @throws as ServerReconnector's join
    */
   async #takeIn(
     uris: readonly string[],
     session: SwapServerSession,
-    adopt: (server: VolumeServer) => void = () => {},
+    adopt?: (server: VolumeServer) => void,
   ): Promise<void> {
     if (session.slabSize !== this.#engine.slabSize)
       throw new UsageError('it came back with another slab size')
     if (session.context !== this.#state.context)
-      throw new OtherDeviceError(`${session.uri} is reached over another device than the volume's`)
+      throw new WrongAddressError(`${session.uri} is reached over another device than the volume's`)
+    if (adopt === undefined) this.#checkOther(session)
     const connections = await this.#lanes.connect(session)
     if (this.#state.fenced !== undefined) throw this.#state.fenced
+    if (adopt === undefined) this.#checkOther(session)
     // This must happen before any await; without a slab it has no replica.
-    this.#checkOther(session)
     const server = this.#indexes.take(uris, session)
     const { index } = server
     try {
@@ -229,23 +230,25 @@ export class ServerMembership {
       this.#indexes.giveUp(server, (failure as Error).message)
       throw failure
     }
-    adopt(server)
+    adopt?.(server)
     server.joining = undefined
     server.failure = undefined
     this.#watch(server)
     session.unref()
   }
 
-  /** Two replicas at one server would be lost together. @throws Error: the server takes part already, at another address */
+  /**
+   * Two replicas at one server would be lost together. One that is waited for may be back at any time, and comes before
+   * an empty place at the same server.
+   * @throws WrongAddressError: the server takes part already, at another address
+   */
   #checkOther({ uri, epoch }: SwapServerSession): void {
     const there = this.#servers.find(
-      (other) =>
-        other.reached &&
-        (other.failure === undefined || other.joining === 'now') &&
-        other.session.epoch === epoch,
+      ({ failure, joining, away, identity }) =>
+        identity?.epoch === epoch && (failure === undefined || joining === 'now' || away),
     )
     if (there !== undefined)
-      throw new Error(`${uri} leads to the server at ${there.uri}, which takes part already`)
+      throw new WrongAddressError(`${uri} leads to the server at ${there.uri}, which takes part already`)
   }
 
   /** Another incarnation of the server has its session, or may come back with it. */
