@@ -50,7 +50,7 @@ export const mutations = [
   {
     name: 'forgotten-requests-last',
     file: 'packages/remote-volume/native/rdma/completions.cc',
-    find: '  if (reap_at_ != 0 && now >= reap_at_) reap(now);\n',
+    find: '  if (ended) reap(now);\n',
     replace: '',
     why: 'What a driver forgets of a broken connection is never over, and no slab is repaired any more.',
     tests: ['native asan engine_failed_server'],

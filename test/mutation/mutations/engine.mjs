@@ -114,7 +114,7 @@ export const mutations = [
   {
     name: 'overdue-at-first-sight',
     file: 'packages/remote-volume/native/rdma/completions.cc',
-    find: '  if (overdue(now) && looks_once_more(now)) return;',
+    find: '  if (overdue(now) && looks_once_more(now)) return ended;',
     replace: '',
     why: 'A lane that did not run for as long as the time-out gives a healthy server up.',
     tests: ['native asan engine_failed_server'],

@@ -46,7 +46,7 @@ void WorkingLane<Work>::loop() {
       }
     }
     if (volume_.calls_control()) call_control();
-    rdma_.check_deadlines(now_);
+    moved |= rdma_.check_deadlines(now_);  // what ended has its answers, and its epoch, in the next turn
     end_clients();
     if (stop_at_.load(std::memory_order_relaxed) != 0) {
       if (may_exit(now_)) break;

@@ -19,10 +19,11 @@ int RdmaQueue::poll() {
   const int count = ibv_poll_cq(cq_.get(), kPollBatch, completions);
   for (int i = 0; i < count; i++) {
     const ibv_wc& wc = completions[i];
-    if (wc.wr_id >= work_requests_.size()) continue;
-    WorkRequest& work = work_requests_[wc.wr_id];
-    // Of a queue pair that was reaped, and its request has a new use.
-    if (!work.posted || work.completed || links_[work.server].number != wc.qp_num) continue;
+    const uint16_t index = index_of(wc.wr_id);
+    if (index >= work_requests_.size()) continue;
+    WorkRequest& work = work_requests_[index];
+    // The id also differs where a queue pair was reaped and its request has a new use.
+    if (!work.posted || work.completed || work.wr.wr_id != wc.wr_id) continue;
     const uint16_t server = work.server;
     Link& link = links_[server];
     take_back(work);
@@ -148,11 +149,13 @@ void RdmaQueue::untime(WorkRequest& work) {
   (work.newer == kNone ? newest_ : work_requests_[work.newer].older) = work.older;
 }
 
-void RdmaQueue::check_deadlines(uint64_t now) {
+bool RdmaQueue::check_deadlines(uint64_t now) {
   now_ = now;
-  if (reap_at_ != 0 && now >= reap_at_) reap(now);
-  if (overdue(now) && looks_once_more(now)) return;
+  bool ended = reap_at_ != 0 && now >= reap_at_;
+  if (ended) reap(now);
+  if (overdue(now) && looks_once_more(now)) return ended;
   while (overdue(now)) {
+    ended = true;
     WorkRequest& work = work_requests_[oldest_];
     if (work.flushing) {
       // Not even its flush came: the device is broken, and the request has waited for long enough.
@@ -162,6 +165,7 @@ void RdmaQueue::check_deadlines(uint64_t now) {
       fail(work.server, "no completion within the operation timeout");
     }
   }
+  return ended;
 }
 
 // A driver may forget requests that it took when the connection had broken: siw does, whether it refuses its
@@ -207,7 +211,7 @@ bool RdmaQueue::looks_once_more(uint64_t now) {
 void RdmaQueue::fail_chain(uint16_t first) {
   for (uint16_t index = first; index != kNone;) {
     WorkRequest& work = work_requests_[index];
-    index = work.wr.next == nullptr ? kNone : static_cast<uint16_t>(work.wr.next->wr_id);
+    index = index_of(work.wr.next);
     work.posted = true;
     if (work.kind == WorkRequest::Kind::fence) {
       finish_fenced(work, false);

@@ -32,7 +32,6 @@ RdmaQueue::RdmaQueue(Volume& volume, LaneStatistics& statistics, OperationListen
   for (size_t i = 0; i < work_requests_.size(); i++) {
     WorkRequest& work = work_requests_[i];
     work.index = static_cast<uint16_t>(i);
-    work.wr.wr_id = i;
     work.wr.sg_list = &work.sge;
     work.wr.num_sge = 1;
     work.wr.send_flags = IBV_SEND_SIGNALED;
@@ -46,7 +45,7 @@ int RdmaQueue::connect(uint32_t server, QpRef&& qp, MrRef&& mr) {
   Link& link = links_[server];
   if (link.qp) return EEXIST;
   link.fenced = qp->context->device->transport_type == IBV_TRANSPORT_IWARP;
-  link.number = qp->qp_num;
+  link.serial = ++connected_;
   link.qp = std::move(qp);
   link.mr = std::move(mr);
   link.usable = true;
@@ -58,7 +57,7 @@ void RdmaQueue::fail(uint32_t server, const char* reason) {
   Link& link = links_[server];
   if (!link.usable) return;
   link.usable = false;
-  link.qp.handle()->verbs->move_to_error(link.qp.get());
+  const bool stopped = link.qp.handle()->verbs->move_to_error(link.qp.get()) == 0;
   // Known to all lanes before anything is answered that this server missed.
   listener_.server_failed(server, reason);
   for (uint16_t i = oldest_; i != kNone;) {
@@ -80,7 +79,7 @@ void RdmaQueue::fail(uint32_t server, const char* reason) {
     if (work.server == server && work.posted && work.completed && work.kind == WorkRequest::Kind::write)
       abandon_part(work);
   }
-  if (link.fenced && link.outstanding > 0) {
+  if (link.fenced && stopped && link.outstanding > 0) {
     link.reap_at = now_ + timeout_;
     if (reap_at_ == 0) reap_at_ = link.reap_at;
   }
@@ -236,6 +235,7 @@ void RdmaQueue::chain_part(WorkRequest& part, Operation& operation, const Replic
 
 void RdmaQueue::append(Link& link, WorkRequest& work, uint64_t now) {
   work.deadline = now + timeout_;
+  work.wr.wr_id = uint64_t{link.serial} << 16 | work.index;
   work.wr.next = nullptr;
   if (link.chain_head == kNone) {
     link.chain_head = work.index;
@@ -281,14 +281,14 @@ void RdmaQueue::flush(uint64_t now) {
     link.chain_head = link.chain_tail = link.last_write = kNone;
     ibv_send_wr* refused = nullptr;
     const int error = post_error(ibv_post_send(link.qp.get(), &work_requests_[head].wr, &refused));
-    const uint16_t stop = error == 0 || refused == nullptr ? kNone : static_cast<uint16_t>(refused->wr_id);
+    const uint16_t stop = error == 0 ? kNone : index_of(refused);
     for (uint16_t index = head; index != stop;) {
       WorkRequest& work = work_requests_[index];
       work.posted = true;
       outstanding_++;
       link.outstanding++;
       time(work);
-      index = work.wr.next == nullptr ? kNone : static_cast<uint16_t>(work.wr.next->wr_id);
+      index = index_of(work.wr.next);
     }
     server_statistics_[server].outstanding.set(link.outstanding);
     if (error != 0) {

@@ -134,8 +134,8 @@ class RdmaQueue final : private BackupListener {
   void flush(uint64_t now);
   // Completions handled.
   int poll();
-  // Fails the servers of overdue operations.
-  void check_deadlines(uint64_t now);
+  // Fails the servers of overdue operations. True: something ended.
+  bool check_deadlines(uint64_t now);
   // 0: nothing is outstanding.
   uint64_t next_deadline() const {
     const uint64_t oldest = oldest_ == kNone ? 0 : std::max(work_requests_[oldest_].deadline, excused_until_);
@@ -177,7 +177,7 @@ class RdmaQueue final : private BackupListener {
     bool fenced = false;  // completion is not placement (iWARP)
     bool dirty = false;   // in dirty_
     bool leaving = false;
-    uint32_t number = 0;  // of the queue pair
+    uint32_t serial = 0;  // in the ids of its work requests
     uint32_t outstanding = 0;
     uint64_t reap_at = 0;  // ns; 0: it has not failed, or nothing was outstanding then
     uint16_t chain_head = kNone;
@@ -228,6 +228,7 @@ class RdmaQueue final : private BackupListener {
   std::vector<uint16_t> known_;  // servers connected, for the slow paths; reserved up front
   uint32_t failures_seen_ = 0;
   uint32_t leaving_ = 0;                    // links to be released
+  uint32_t connected_ = 0;                  // links, ever
   std::vector<Operation> operations_;       // kOperations
   std::vector<WorkRequest> work_requests_;  // as many, then kCopies, then kFences
   IndexStack<kOperations> free_;

@@ -17,7 +17,7 @@ struct WorkRequest {
     fence,  // confirms the writes before it (see RdmaQueue)
   };
 
-  uint16_t index = 0;  // wr_id; constant
+  uint16_t index = 0;  // constant
   Kind kind = Kind::read;
   bool posted = false;         // or refused by the device, until it is over
   uint16_t operation = kNone;  // that it is a part of; a fence is of none
@@ -37,8 +37,13 @@ struct WorkRequest {
   bool completed = false;
   bool succeeded = false;
 
-  ibv_send_wr wr{};
+  ibv_send_wr wr{};  // wr_id: the serial number of the connection, and behind it (16 bits) the index
   ibv_sge sge{};
 };
+
+inline uint16_t index_of(uint64_t wr_id) { return static_cast<uint16_t>(wr_id); }
+inline uint16_t index_of(const ibv_send_wr* request) {
+  return request == nullptr ? kNone : index_of(request->wr_id);
+}
 
 }  // namespace rdmakit::volume
