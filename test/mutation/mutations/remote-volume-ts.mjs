@@ -185,7 +185,7 @@ export const mutations = [
       this.#indexes.giveUp(server, (failure as Error).message)
       throw failure
     }
-    adopt(server)
+    adopt?.(server)
     server.joining = undefined
     server.failure = undefined
     this.#watch(server)
@@ -198,7 +198,7 @@ export const mutations = [
     server.joining = undefined
     server.failure = undefined
     this.#watch(server)
-    void Promise.resolve().then(() => adopt(server))
+    void Promise.resolve().then(() => adopt?.(server))
 `,
     why: 'The failure of a server that came back is handled before it has the slabs that it came back with.',
     tests: [client('volume/reconnect')],

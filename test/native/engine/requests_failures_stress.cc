@@ -50,6 +50,26 @@ void server_failure(Server::Mode how, bool keeps_flushes) {
   CHECK(!keeps_flushes || stuck != nullptr);
 }
 
+// A driver forgets what it takes of a broken connection: nothing waits for that longer than for a completion,
+// a sleeping lane neither.
+void forgotten() {
+  Shape shape;
+  shape.servers = shape.replicas = 2;
+  shape.behaviour.iwarp = true;
+  shape.options.wait_mode = WaitMode::event;
+  shape.options.operation_timeout_ns = 300'000'000;
+  TestVolume volume(shape);
+  Client client(volume.attach(0));
+  std::vector<uint8_t> page(4096, 7);
+  CHECK(client.write(0, page.data(), 4096) == 0);
+  volume.servers[1]->set_mode(Server::Mode::forgets);
+  CHECK(client.write(0, page.data(), 4096) == 0);
+  CHECK(volume.wait_for(Event::Type::server_failed).server == 1);
+  volume.synchronize();
+  CHECK(client.read(0, page.data(), 4096) == 0 && page[0] == 7);
+  CHECK(volume.engine->close(kCloseTime) == 0);
+}
+
 // 3. failServer from outside: answered at once, not at the operation timeout.
 void declared_failure() {
   Shape shape;
@@ -156,6 +176,7 @@ bool lane_stands_still(uint64_t timeout_ns) {
 STRESS(engine_requests_failures) {
   side_by_side({
       {"a failure that is declared", declared_failure},
+      {"forgotten", forgotten},
       {"a lane stands still",
        [] {
          for (uint64_t timeout = 500'000'000; !lane_stands_still(timeout);) timeout *= 2;

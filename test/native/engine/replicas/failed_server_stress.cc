@@ -73,7 +73,8 @@ void hangs() {
 // request is over. Or no epoch would end.
 void forgets() {
   using Told = BareQueue::Told;
-  BareQueue with(2, 2, nullptr, {.iwarp = true, .forgets = true});
+  BareQueue with(2, 2, nullptr, true);
+  with.servers[0]->set_mode(Server::Mode::forgets);
   with.begin_write(5, 0x22);  // at 1
   await([&] {
     with.queue->poll();
