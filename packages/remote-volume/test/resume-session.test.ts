@@ -16,16 +16,20 @@ const WRONG = { id: 'k', secret: Buffer.alloc(32, 2) }
 
 /** A server that wants a key, and a session that lingers there. */
 async function lingering() {
+  const { server, uri } = await serve(4, undefined, tenants())
+  const session = await SwapServerSession.open([uri], { tenant: 'swap', key: RIGHT, linger: 60_000 })
+  await session.allocate(2)
+  await session.leave()
+  return { server, uri, identity: session.identity }
+}
+
+function tenants() {
   const folder = mkdtempSync(join(tmpdir(), 'nbd-resume-'))
   onTestFinished(() => rmSync(folder, { recursive: true, force: true }))
   const file = join(folder, 'tenants')
   const keys = [{ id: RIGHT.id, secret: RIGHT.secret.toString('hex') }]
   writeFileSync(file, JSON.stringify({ tenants: [{ name: 'swap', keys }] }), { mode: 0o600 })
-  const { server, uri } = await serve(4, undefined, { tenants: Tenants.load(file) })
-  const session = await SwapServerSession.open([uri], { tenant: 'swap', key: RIGHT, linger: 60_000 })
-  await session.allocate(2)
-  await session.leave()
-  return { server, uri, identity: session.identity }
+  return { tenants: Tenants.load(file) }
 }
 
 const resume = (uris: readonly string[], identity: SessionIdentity, key = RIGHT) =>
@@ -57,6 +61,15 @@ describe('a session', () => {
     const { uri, identity } = await lingering()
     const other = { ...identity, session: identity.session + 1 }
     expect(await resume([uri], other)).toMatchObject({ ended: true })
+  })
+
+  it('is not over because another server of the same key, to which an address leads by now, has none', async () => {
+    const { uri, identity } = await lingering()
+    const other = await serve(4, undefined, tenants())
+    expect(await resume([other.uri], identity)).toMatchObject({ ended: true })
+    const taken = await resume([other.uri, uri], identity)
+    expect(taken).toMatchObject({ slabs: [{ id: 1 }, { id: 2 }] })
+    if ('session' in taken) await taken.session.close()
   })
 
   it('is ended, or has ended, whatever is at the last of its addresses', async () => {

@@ -92,7 +92,8 @@ export async function resumeSession(
         failure.code === 'ECONNREFUSED' &&
         !(failure instanceof ConnectionRejectedError)
       if (options.signal?.aborted) silent = uri
-      if (ended || silent !== undefined) break
+      // The address may lead to another server by now, which has no such session either: the next may lead to this one.
+      if (silent !== undefined) break
     }
   }
   return {

@@ -103,6 +103,7 @@ void stood_still() {
   char command[100];
   snprintf(command, sizeof command, "kill -STOP %d; sleep 2.5; kill -CONT %d", getpid(), getpid());
   CHECK(std::system(command) == 0);
+  CHECK(value_at(client, 0) == 0);  // so the lane has looked
   CHECK(spare(volume, 0) == 0);
   writer.join();
   CHECK(error == 0 && value_at(client, kSlab) == 2);
