@@ -72,12 +72,40 @@ describe('a session', () => {
     if ('session' in taken) await taken.session.close()
   })
 
-  it('is ended, or has ended, whatever is at the last of its addresses', async () => {
-    const { server, uri, identity } = await lingering()
-    const end = () => endSession([uri, socketAddress()], identity, { tenant: 'swap', key: RIGHT })
-    await end()
-    expect(server.lingeringSessions).toBe(0)
-    await expect(end()).rejects.toMatchObject({ code: 'ENOENT' })
+  it.each([
+    ['nobody', async () => ({ uri: socketAddress() })],
+    ['a server of the same key', () => serve(4, undefined, tenants())],
+    ['a server without keys', () => serve(4)],
+  ])('is ended, or has ended, with %s at another of its addresses', async (_, place) => {
+    const { uri: elsewhere } = await place()
+    for (const turned of [false, true]) {
+      const { server, uri, identity } = await lingering()
+      const uris = turned ? [elsewhere, uri] : [uri, elsewhere]
+      const end = () => endSession(uris, identity, { tenant: 'swap', key: RIGHT })
+      await end()
+      expect(server.lingeringSessions).toBe(0)
+      await expect(end()).rejects.toMatchObject({ code: 'ENOENT' })
+    }
+  })
+
+  it('is not over where its server refuses it, though another one knows none', async () => {
+    const { uri, identity } = await lingering()
+    const other = await serve(4, undefined, tenants())
+    const client = await SwapServerSession.resume([uri], identity, {
+      tenant: 'swap',
+      key: RIGHT,
+      linger: 60_000,
+    })
+    const attended = () =>
+      resumeSession({ uris: [other.uri, uri], identity }, VOLUME, {
+        tenant: 'swap',
+        key: RIGHT,
+        linger: 60_000,
+        unattended: true,
+      })
+    expect(await attended()).toMatchObject({ ended: false, refused: false })
+    await client.close()
+    expect(await attended()).toMatchObject({ ended: true })
   })
 
   it('may be behind whoever refuses at an address of another host', async () => {

@@ -60,6 +60,7 @@ export async function resumeSession(
 ): Promise<Resumed | NotResumed> {
   let reason = 'it has no address'
   let ended = false
+  let exists = false
   let forbidden: SwapServerError | undefined
   let refused = true
   let silent: string | undefined
@@ -86,6 +87,8 @@ export async function resumeSession(
       if (forbidden === undefined || meaning !== undefined) reason = (failure as Error).message
       if (failure instanceof SwapServerError && meaning === 'forbidden') forbidden = failure
       ended ||= meaning === 'ended'
+      exists ||=
+        session !== undefined || (failure instanceof SwapServerError && HAS_IT.includes(failure.code))
       refused &&=
         parseUri(uri).provider === 'shm' &&
         failure instanceof VerbsError &&
@@ -96,6 +99,8 @@ export async function resumeSession(
       if (silent !== undefined) break
     }
   }
+  // Then whoever knew no such session was another server.
+  ended &&= !exists
   return {
     reason,
     ended,
@@ -105,21 +110,32 @@ export async function resumeSession(
   }
 }
 
-/** @throws what the first of the addresses that answers says; as SwapServerSession.resume if none does */
+/** Refusals by a server that has the session. */
+const HAS_IT = ['EBUSY', 'EXDEV', 'EDQUOT', 'EUSERS']
+
+/** How much an answer says of the session: an address may lead to another server by now, or nowhere. */
+function telling(failure: unknown): number {
+  if (!(failure instanceof SwapServerError)) return 0
+  if (HAS_IT.includes(failure.code)) return 3
+  return meaningOfRefusal(failure.code) === 'ended' ? 2 : 1
+}
+
+/** @throws FencedError; else, of what its addresses say, what is most telling */
 async function resumeAnywhere(
   uris: readonly string[],
   identity: SessionIdentity,
   options: SessionOptions,
 ): Promise<SwapServerSession> {
-  let failure: unknown
+  let most: unknown
   for (const uri of uris)
     try {
       return await SwapServerSession.resume([uri], identity, options)
-    } catch (said) {
-      if (said instanceof SwapServerError) throw said
-      failure = said
+    } catch (failure) {
+      const fenced = fencedOr(uri, failure)
+      if (fenced instanceof FencedError) throw fenced
+      if (most === undefined || telling(failure) > telling(most)) most = failure
     }
-  throw failure
+  throw most
 }
 
 /** Ends a session that lingers: the server frees its slabs. @throws as SwapServerSession.resume; FencedError */

@@ -13,9 +13,12 @@ const mebibytes = Math.min(64, effort(40))
 // Here it is in one guest, to the end of the program.
 //
 // The kernel's swap is in the memory of two swap-servers, each with all of it, and one of them is killed.
-describe('remote swap with two replicas over rxe', () => {
+describe.each([
+  ['rxe', '10.77.0.1'],
+  ['siw', '10.78.0.1'],
+])('remote swap with two replicas over %s', (_, address) => {
   const shell = new LocalShell()
-  const uris = ['rdma://10.77.0.1:7475', 'rdma://10.77.0.1:7476']
+  const uris = [`rdma://${address}:7475`, `rdma://${address}:7476`]
   const servers: RunningProcess[] = []
   let client: RunningProcess
   let program: string
@@ -49,6 +52,7 @@ describe('remote swap with two replicas over rxe', () => {
     expect(walk.wrongPages).toBe(0)
     expect(walk.pagesOut).toBeGreaterThan(6_000)
     expect(walk.pagesIn).toBeGreaterThan(6_000)
-    expect(client.stderr).toMatch(/lost rdma:\/\/10\.77\.0\.1:7476: .*nothing of the volume is lost/)
+    expect(client.stderr).toContain(`lost ${uris[1]}: `)
+    expect(client.stderr).toMatch(/: .*nothing of the volume is lost/)
   }, 300_000)
 })
