@@ -86,6 +86,9 @@ class Device {
   std::atomic<int> arm_error{0};
   std::atomic<int> event_error{0};
   std::atomic<int> looks{0};  // at the channel
+  // As siw behind the end of a connection: it refuses what is posted, names no request, and has it all the
+  // same.
+  bool refuses = false;
   int lent_posts = 0;
   // An event, whose completion may have been taken by now.
   void make_readable() {
@@ -142,7 +145,8 @@ class Device {
     Device& self = of(qp);
     const std::lock_guard lock(self.mutex_);
     for (; request != nullptr; request = request->next) self.keep(*request);
-    return 0;
+    if (self.refuses) errno = ENOTCONN;
+    return self.refuses ? -1 : 0;
   }
   // All of it leaves at once: nothing is copied to its place.
   static int post_lent(ibv_qp* qp, ibv_send_wr* request, ibv_send_wr**, const LentBytes& lent) {

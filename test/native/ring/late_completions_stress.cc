@@ -138,6 +138,37 @@ bool last_of_all() {
   return in_time;
 }
 
+// What a device refuses and has all the same completes after that: a credit, whose count it is in, and a
+// READ, whose memory it may still know.
+void refused_and_flushed() {
+  {
+    Device device;
+    Poller poller(device, ring::Mode::caller);
+    poller.connect();
+    poller.turns();
+    device.sent();
+    device.refuses = true;
+    for (uint32_t unit = 0; unit < kDepth; ++unit) device.arrive(unit);
+    CHECK(has(poller.turns(), ring::Event::broken));
+    const std::vector<ibv_send_wr> sent = device.sent();
+    CHECK(sent.size() == 1, "%zu requests", sent.size());
+    device.complete(sent[0].wr_id, IBV_WC_WR_FLUSH_ERR);
+    poller.turns();
+  }
+  Device device;
+  Poller poller(device, ring::Mode::caller);
+  const uint32_t number = poller.connect();
+  poller.turns();
+  device.sent();
+  const int users = device.region_users();
+  device.refuses = true;
+  CHECK(poller->read(number, device.region(), 0, 4096, kKey, 64, 7) == ring::SendResult::failed);
+  const std::vector<ibv_send_wr> sent = device.sent();
+  CHECK(sent.size() == 1 && device.region_users() == users + 1);
+  device.complete(sent[0].wr_id, IBV_WC_WR_FLUSH_ERR);
+  CHECK(has(poller.turns(), ring::Event::broken) && device.region_users() == users);
+}
+
 // A device that goes away: connections break, later ones too, and the thread neither sleeps through it nor
 // wakes up endlessly.
 void cannot_be_armed() {
@@ -347,6 +378,7 @@ STRESS(ring_late_completions) {
   fixture::timed("full of small messages", full_of_small_messages);
   fixture::timed("of the one before", of_the_one_before);
   fixture::timed("last of all", [] { fixture::await(last_of_all); });
+  fixture::timed("refused and flushed", refused_and_flushed);
   return 0;
 }
 

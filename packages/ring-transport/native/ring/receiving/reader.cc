@@ -28,6 +28,8 @@ SendResult Reader::read(const MrRef& region, uint64_t offset, uint64_t remote_ad
   slot.state.store(State::posted, std::memory_order_release);
   ibv_send_wr* bad = nullptr;
   if (ibv_post_send(qp_.get(), &request, &bad) != 0) {
+    // A driver that names no request has it (siw): the slot is the poller's, as if it had been posted.
+    if (bad == nullptr) return SendResult::failed;
     slot.region = {};
     slot.state.store(State::free, std::memory_order_relaxed);
     return SendResult::failed;

@@ -25,7 +25,7 @@ class Reader {
   // --- by the application's thread ---
   // Posts a READ of the peer's memory into `region` from `offset` on. `full`: kReservedForReads are under
   // way; `too_long`: no bytes, or bytes outside of the region; `failed`: the queue pair takes no more. When
-  // it is done an Event::read with `tag` follows, or the connection is detached.
+  // it is done an Event::read with `tag` follows, or the connection is detached; it may follow `failed`, too.
   SendResult read(const MrRef& region, uint64_t offset, uint64_t remote_address, uint32_t remote_key,
                   uint32_t length, uint32_t tag);
 

@@ -141,18 +141,18 @@ int Receiver::answer(uint32_t released, const PeerRing& peer) {
   if (int error = repost(); error != 0) return error;  // claim 2 of wire.h
   if (credit) {
     const uint32_t word = encode_credit(format_.grains(released_), notifications_);
-    if (int error = post_control(Control::credit, credits_ % kCreditsInFlight, word, peer); error != 0)
-      return error;
-    ++credits_;
+    // Counted first: what a driver refuses without naming it (siw) may complete all the same.
     ++credits_in_flight_;
+    if (int error = post_control(Control::credit, credits_++ % kCreditsInFlight, word, peer); error != 0)
+      return error;
     reported_ = whole;
     reported_notifications_ = notifications_;
   }
   if (pong) {
     const uint32_t word = encode_credit(format_.grains(reported_), reported_notifications_);
+    pong_in_flight_ = true;
     if (int error = post_control(Control::pong, kCreditsInFlight, word, peer); error != 0) return error;
     pong_owed_ = false;
-    pong_in_flight_ = true;
   }
   return 0;
 }
