@@ -280,7 +280,8 @@ void RdmaQueue::flush(uint64_t now) {
     const uint16_t head = link.chain_head;
     link.chain_head = link.chain_tail = link.last_write = kNone;
     ibv_send_wr* refused = nullptr;
-    const int error = post_error(ibv_post_send(link.qp.get(), &work_requests_[head].wr, &refused));
+    const int result = ibv_post_send(link.qp.get(), &work_requests_[head].wr, &refused);
+    const int error = post_error(result, refused);
     const uint16_t stop = error == 0 ? kNone : index_of(refused);
     for (uint16_t index = head; index != stop;) {
       WorkRequest& work = work_requests_[index];

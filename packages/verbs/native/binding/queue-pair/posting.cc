@@ -115,7 +115,8 @@ void QpObject::post_send(const Napi::CallbackInfo& info) {
     requests[i].num_sge = static_cast<int>(sges[i].size());
   }
   ibv_send_wr* refused = nullptr;
-  const int error = post_error(ibv_post_send(qp(), requests.data(), &refused));
+  const int result = ibv_post_send(qp(), requests.data(), &refused);
+  const int error = post_error(result, refused);
   // libibverbs leaves it to the application to note a window's new key, and drivers look at it next time.
   // A driver that fails without naming the request has taken them all.
   for (uint32_t i = 0; i < count && &requests[i] != refused; ++i) {
@@ -145,9 +146,10 @@ void post_receive(const Napi::CallbackInfo& info) {
   if (count == 0) return;
   ibv_recv_wr* refused = nullptr;
   const bool shared = info[2].As<Napi::Boolean>();
-  const int error =
-      post_error(shared ? ibv_post_srq_recv(object_of<SrqObject>(info[0]).srq(), requests.data(), &refused)
-                        : ibv_post_recv(object_of<QpObject>(info[0]).qp(), requests.data(), &refused));
+  const int result = shared
+                         ? ibv_post_srq_recv(object_of<SrqObject>(info[0]).srq(), requests.data(), &refused)
+                         : ibv_post_recv(object_of<QpObject>(info[0]).qp(), requests.data(), &refused);
+  const int error = post_error(result, refused);
   if (error != 0)
     throw failure(info.Env(), error, shared ? "ibv_post_srq_recv" : "ibv_post_recv", explain_post(error));
 }

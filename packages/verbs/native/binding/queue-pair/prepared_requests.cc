@@ -107,7 +107,8 @@ napi_value post_slots(napi_env env, const BoundCall& call, Slot* slots, uint32_t
       requests[i].next = i + 1 < chain ? &requests[i + 1] : nullptr;
     }
     Request* bad = nullptr;
-    const int error = post_error(post(requests, &bad));
+    const int result = post(requests, &bad);
+    const int error = post_error(result, bad);
     if (error == 0) {
       posted += chain;
       continue;

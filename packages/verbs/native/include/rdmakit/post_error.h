@@ -10,4 +10,11 @@ namespace rdmakit {
 // names no request then, and has taken them all; that it says how they end is not certain.
 inline int post_error(int result) { return result == -1 ? errno : std::abs(result); }
 
+// `refused`: the request that was named. Where the queue is full behind the first requests of a chain, libsiw
+// names one and then returns what its doorbell says of those before.
+inline int post_error(int result, const void* refused) {
+  const int error = post_error(result);
+  return error == 0 && refused != nullptr ? ENOMEM : error;
+}
+
 }  // namespace rdmakit
