@@ -1,5 +1,6 @@
 import { once } from 'node:events'
 import { type AddressInfo, connect, createServer, type Server, type Socket } from 'node:net'
+import { OWN_LOOPBACK } from './own-loopback.js'
 
 /** A TCP wire to a server of this machine, for tests that stop, break or cut it. */
 export class Wire {
@@ -9,9 +10,9 @@ export class Wire {
   /** the port, while it refuses */
   #at = 0
 
-  private constructor(port: number) {
+  private constructor(host: string, port: number) {
     this.#relay = createServer((client) => {
-      const server = connect(port, '127.0.0.1')
+      const server = connect(port, host)
       this.#clients.add(client)
       client.on('close', () => this.#clients.delete(client))
       for (const [end, other] of [
@@ -25,14 +26,17 @@ export class Wire {
     })
   }
 
-  static async to(port: number): Promise<Wire> {
-    const wire = new Wire(port)
-    await once(wire.#relay.listen(0, '127.0.0.1'), 'listening')
+  /** @param uri of the server */
+  static async to(uri: string): Promise<Wire> {
+    const { hostname, port } = new URL(uri)
+    const wire = new Wire(hostname, Number(port))
+    await once(wire.#relay.listen(0, OWN_LOOPBACK), 'listening')
     return wire
   }
 
-  get port(): number {
-    return (this.#relay.address() as AddressInfo).port
+  /** Where clients reach it. */
+  get uri(): string {
+    return `iwarp://${OWN_LOOPBACK}:${(this.#relay.address() as AddressInfo).port}`
   }
 
   /** The client's end of the next connection. */
@@ -57,7 +61,7 @@ export class Wire {
 
   /** Ends all connections, and refuses new ones until {@link reopen}. */
   async refuse(): Promise<void> {
-    this.#at = this.port
+    this.#at = (this.#relay.address() as AddressInfo).port
     const closed = once(this.#relay, 'close')
     this.close()
     await closed
@@ -65,7 +69,7 @@ export class Wire {
 
   /** At the port that it had. */
   async reopen(): Promise<void> {
-    await once(this.#relay.listen(this.#at, '127.0.0.1'), 'listening')
+    await once(this.#relay.listen(this.#at, OWN_LOOPBACK), 'listening')
   }
 
   close(): void {

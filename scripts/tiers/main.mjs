@@ -49,4 +49,4 @@ const counted = spawnSync(process.execPath, ['scripts/reports/count-tests.mjs', 
   cwd: top,
   stdio: 'inherit',
 })
-process.exit(status || counted.status || 0)
+process.exit(status || (counted.status ?? 1))

@@ -110,8 +110,8 @@ describe('a session', () => {
 
   it('may be behind whoever refuses at an address of another host', async () => {
     const { identity } = await lingering()
-    const wire = await Wire.to(1)
-    const uri = `iwarp://127.0.0.1:${wire.port}`
+    const wire = await Wire.to('iwarp://127.0.0.1:1')
+    const uri = wire.uri
     wire.close()
     expect(await resume([uri], identity)).toMatchObject({ ended: false, refused: false })
     expect(await resume([socketAddress(), uri], identity)).toMatchObject({ ended: false, refused: false })

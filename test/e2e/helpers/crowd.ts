@@ -61,13 +61,10 @@ export async function besideCrowd({ peers, cuts, pause }: CrowdOptions): Promise
   )
   await using _server = server
   const port = Number(new URL(uri).port)
-  const wire = await Wire.to(port)
-  const { program: client, uri: nbd } = await startServe(
-    `iwarp://127.0.0.1:${wire.port}`,
-    '16M',
-    folder.path,
-    [...['--tenant', 'prod', '--key-file', keyFile, '--connections', '1']],
-  )
+  const wire = await Wire.to(uri)
+  const { program: client, uri: nbd } = await startServe(wire.uri, '16M', folder.path, [
+    ...['--tenant', 'prod', '--key-file', keyFile, '--connections', '1'],
+  ])
   await using _client = client
   await qemuIo(nbd, 'write -P 0x5a 0 1M')
   const rss = () => residentBytes(server.process.pid as number)

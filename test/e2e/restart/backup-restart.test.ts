@@ -3,6 +3,7 @@ import { createHash, randomFillSync } from 'node:crypto'
 import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
+import { OWN_LOOPBACK } from '../../own-loopback.js'
 import { busyWriter } from '../helpers/busy-writer.js'
 import { complete, NBD_CLIENT, Program, startServer, temporaryFolder, until } from '../helpers/processes.js'
 
@@ -46,7 +47,7 @@ const untilMetric = (endpoint: string, name: string, holds: (values: Record<stri
 
 describe.concurrent.each(['iwarp', 'shm'])('an export with one replica and a backup over %s', (provider) => {
   const address = (folder: string) =>
-    provider === 'shm' ? `shm://${join(folder, 'server.sock')}` : 'iwarp://127.0.0.1:0'
+    provider === 'shm' ? `shm://${join(folder, 'server.sock')}` : `iwarp://${OWN_LOOPBACK}:0`
 
   /** An export whose first half is random, and whose process died while clients wrote to the other one. */
   async function killed(folder: string) {

@@ -3,6 +3,7 @@ import { randomFillSync } from 'node:crypto'
 import { chmodSync, existsSync, lstatSync, statSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { OWN_LOOPBACK } from '../../own-loopback.js'
 import {
   complete,
   NBD_CLIENT,
@@ -37,7 +38,7 @@ const compare = (source: string, uri: string) =>
 // At the same time: a server that has failed is called every 2 s.
 describe.concurrent.each(['iwarp', 'shm'])('a volume with one replica and a backup over %s', (provider) => {
   const address = (folder: string) =>
-    provider === 'shm' ? `shm://${join(folder, 'server.sock')}` : 'iwarp://127.0.0.1:0'
+    provider === 'shm' ? `shm://${join(folder, 'server.sock')}` : `iwarp://${OWN_LOOPBACK}:0`
 
   it('--ack backup: loses nothing with its only server, goes on, and is refilled when it comes back', async () => {
     using folder = temporaryFolder()

@@ -3,6 +3,7 @@ import { createHash } from 'node:crypto'
 import { existsSync, readdirSync, readFileSync, rmSync, utimesSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect, it } from 'vitest'
+import { OWN_LOOPBACK } from '../../own-loopback.js'
 import { busyWriter } from '../helpers/busy-writer.js'
 import {
   complete,
@@ -81,7 +82,7 @@ it.concurrent.each([1, 2])(
 
 it.concurrent('an export whose memory is gone is refused, not served empty', async () => {
   using folder = temporaryFolder()
-  const server = await startServer(SERVER)
+  const server = await startServer(SERVER, `iwarp://${OWN_LOOPBACK}:0`)
   const { program } = await startServing(folder.path, [server.uri])
   await program.stop('SIGKILL')
   await server.program.stop()

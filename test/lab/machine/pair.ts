@@ -86,7 +86,7 @@ export async function bootWired(
     const socket = join(folder, wireSocket)
     const listens = Guest.boot(parts, { ...one, wires: [{ socket, end: 'listen' }] })
     listens.catch(() => {}) // Reported below, together with the other one.
-    await Promise.race([fileAppears(socket, 15_000), listens]).catch(() => {})
+    await Promise.race([fileAppears(socket, 300_000), listens]).catch(() => {})
     const connects = Guest.boot(parts, { ...other, wires: [{ socket, end: 'connect' }] })
     const [listening, connecting] = await bothOrNone(listens, connects)
     return { listening, connecting, folder }

@@ -44,7 +44,7 @@ export class GuestStar implements AsyncDisposable {
         const boot = Guest.boot(parts, { name, cpus: 1, ...options.server, wires: [wire] })
         boots.push(boot)
         boot.catch(() => {}) // Reported below.
-        await Promise.race([fileAppears(wire.socket, 15_000), boot])
+        await Promise.race([fileAppears(wire.socket, 300_000), boot])
       }
       const ends = wires.map((wire): Wire => ({ ...wire, end: 'connect' }))
       boots.push(Guest.boot(parts, { name: 'client', cpus: 1, ...options.client, wires: ends }))

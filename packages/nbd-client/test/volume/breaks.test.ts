@@ -25,9 +25,9 @@ function uses(pid: number): { descriptors: number; bytes: number } {
 /** One volume, of which every WRITE is known. */
 async function live(thin: boolean): Promise<void> {
   const { server, uri } = await serve(8, ADDRESSES.iwarp())
-  const wire = await Wire.to(Number(new URL(uri).port))
+  const wire = await Wire.to(uri)
   onTestFinished(() => wire.close())
-  const place = { state: temporaryFolder(), servers: [`iwarp://127.0.0.1:${wire.port}`], replicas: 1, thin }
+  const place = { state: temporaryFolder(), servers: [wire.uri], replicas: 1, thin }
   const volume = startVolume(place)
   await volume.ready()
   const pid = volume.process.pid as number

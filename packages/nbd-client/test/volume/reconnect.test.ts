@@ -40,9 +40,9 @@ async function open(servers: number, options: Partial<Parameters<typeof openVolu
 /** A volume that waits for its one server, which it reaches over a wire. */
 async function openBehindWire(options: Partial<Parameters<typeof openVolume>[1]> = {}) {
   const { server, uri } = await serve(8, ADDRESSES.iwarp())
-  const wire = await Wire.to(Number(new URL(uri).port))
+  const wire = await Wire.to(uri)
   onTestFinished(() => wire.close())
-  const at = `iwarp://127.0.0.1:${wire.port}`
+  const at = wire.uri
   const volume = await openVolume([at], { size: SIZE, reconnect: 600_000, ...options })
   const failures: ServerFailure[] = []
   volume.onServerFailure((failure) => failures.push(failure))
@@ -267,9 +267,9 @@ describe('a server that is away', () => {
 describe('a link that breaks again while its server is taken back', () => {
   it('takes nothing of the volume along', async () => {
     const { server, uri } = await serve(8, ADDRESSES.iwarp())
-    const wire = await Wire.to(Number(new URL(uri).port))
+    const wire = await Wire.to(uri)
     onTestFinished(() => wire.close())
-    await using volume = await openVolume([`iwarp://127.0.0.1:${wire.port}`], {
+    await using volume = await openVolume([wire.uri], {
       size: SIZE,
       reconnect: 30_000,
     })

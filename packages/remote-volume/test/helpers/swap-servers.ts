@@ -1,6 +1,7 @@
 import { SwapServer, type SwapServerOptions } from '@rdmakit/swap-server'
 import type { MemoryRegion } from '@rdmakit/verbs'
 import { onTestFinished } from 'vitest'
+import { OWN_LOOPBACK } from '../../../../test/own-loopback.js'
 
 export const MIB = 1024 * 1024
 
@@ -12,7 +13,7 @@ export function socketAddress(): string {
 }
 
 /** Of a new server, over each of the software providers. */
-export const ADDRESSES = { iwarp: () => 'iwarp://127.0.0.1:0', shm: socketAddress }
+export const ADDRESSES = { iwarp: () => `iwarp://${OWN_LOOPBACK}:0`, shm: socketAddress }
 
 /** A swap-server in this process that lends `slabs` of 1 MiB until the test is over. */
 export async function serve(

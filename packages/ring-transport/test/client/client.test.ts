@@ -5,6 +5,7 @@ import { afterEach, describe, expect, it } from 'vitest'
 import { effort } from '../../../../test/effort.js'
 import { eventually } from '../../../../test/eventually.js'
 import { growth } from '../../../../test/growth.js'
+import { OWN_LOOPBACK } from '../../../../test/own-loopback.js'
 import { stopProcess } from '../../../../test/stop-process.js'
 import { RingClient, type RingClientOptions, type RingConnection, RingServer } from '../../src/index.js'
 import { HANG_MS, type Peer, startPeer } from '../helpers/processes.js'
@@ -32,15 +33,19 @@ function client(uri: string | string[], options: RingClientOptions = QUICK): Rin
   return made
 }
 
+/** That a server can have again. */
+const ownUri = (provider: (typeof PROVIDERS)[number]) =>
+  listenUri(provider).replace('127.0.0.1', OWN_LOOPBACK)
+
 describe.each(PROVIDERS)('a client over %s', (provider) => {
-  async function start(role: string, uri = listenUri(provider)): Promise<Peer> {
+  async function start(role: string, uri = ownUri(provider)): Promise<Peer> {
     const peer = await startPeer(role, { uri })
     peers.push(peer)
     return peer
   }
 
   async function listen(onConnection: (connection: RingConnection) => void = () => {}, uri?: string) {
-    const server = await RingServer.listen(uri ?? listenUri(provider), { onConnection })
+    const server = await RingServer.listen(uri ?? ownUri(provider), { onConnection })
     servers.push(server)
     return server
   }

@@ -2,6 +2,7 @@
 import { setImmediate as turn } from 'node:timers/promises'
 import { listDevices, openDevice } from '@rdmakit/verbs'
 import { describe, expect, it } from 'vitest'
+import { eventually } from '../../../../test/eventually.js'
 import { inSmallProcess } from '../../../../test/scarce-descriptors.js'
 import { Poller } from '../../src/index.js'
 import { descriptors } from '../helpers/resources.js'
@@ -20,7 +21,7 @@ describe.each(PROVIDERS)('a poller of %s', (provider) => {
     await turn()
     const before = descriptors()
     for (let i = 0; i < 10; i++) new Poller(context, { mode }).close()
-    await turn()
+    await eventually(() => descriptors() === before)
     expect(descriptors()).toBe(before)
   })
 
@@ -36,7 +37,8 @@ describe.each(PROVIDERS)('a poller of %s', (provider) => {
         expect(() => new Poller(context, { mode, cpu: 1023 })).toThrow(
           expect.objectContaining({ code: 'EINVAL' }),
         )
-      await turn()
+      // On a thread of their provider's.
+      await eventually(() => descriptors() === before)
       expect(descriptors()).toBe(before)
     },
   )

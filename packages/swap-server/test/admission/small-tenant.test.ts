@@ -77,9 +77,9 @@ describe('a small tenant that takes what it can', () => {
   })
 
   it('leaves a place to linger to one whose link breaks', async () => {
-    const wire = await Wire.to(Number(new URL(uri).port))
+    const wire = await Wire.to(uri)
     try {
-      const mine = await session('prod', { linger: 60_000 }, `iwarp://127.0.0.1:${wire.port}`)
+      const mine = await session('prod', { linger: 60_000 }, wire.uri)
       await mine.allocate(1)
       // Each of them lingers until the small one has no place for another that does.
       const lingering = () => server.lingeringSessions

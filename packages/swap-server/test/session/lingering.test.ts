@@ -232,9 +232,9 @@ describe('a session that is resumed while requests of its client are on their wa
   })
 
   it('loses nothing by them, and gives nothing that nobody hears of', async () => {
-    const wire = await Wire.to(Number(new URL(uri).port))
+    const wire = await Wire.to(uri)
     onTestFinished(() => wire.close())
-    const old = await SwapServerSession.open([`iwarp://127.0.0.1:${wire.port}`], LINGER)
+    const old = await SwapServerSession.open([wire.uri], LINGER)
     open.push(old)
     const slabs = await old.allocate(2)
     wire.hold()
