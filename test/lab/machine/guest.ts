@@ -39,6 +39,9 @@ const guestEnvironment = {
   RDMAKIT_CACHE: cache,
 }
 
+/** Long past what a boot takes: where it all comes from a cold disk, QEMU was seen to need more than 90 s. */
+export const BOOT_MS = 300_000
+
 /** A running guest: commands run in it as in any other shell. */
 export class Guest extends Shell implements AsyncDisposable {
   /** Seconds from QEMU's start until the agent answered. */
@@ -66,8 +69,7 @@ export class Guest extends Shell implements AsyncDisposable {
 
   static async boot(parts: LabParts, options: GuestOptions = {}): Promise<Guest> {
     const { name = 'guest', memoryMiB = 2048, cpus = 2, diskMiB, wires } = options
-    // Long past what it takes: where it all comes from a cold disk, QEMU was seen to need more than 90 s.
-    const { init = 'agent', deadlineMs = 300_000 } = options
+    const { init = 'agent', deadlineMs = BOOT_MS } = options
     const folder = await makeWorkFolder(name)
     const agentSocket = join(folder, 'agent.sock')
     const server = createServer()

@@ -3,7 +3,7 @@ import { rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import { before } from '../base/errors.js'
 import { makeWorkFolder } from '../base/work-folder.js'
-import { Guest, type GuestOptions } from './guest.js'
+import { BOOT_MS, Guest, type GuestOptions } from './guest.js'
 import type { LabParts } from './lab-parts.js'
 
 export interface PairOptions {
@@ -86,7 +86,7 @@ export async function bootWired(
     const socket = join(folder, wireSocket)
     const listens = Guest.boot(parts, { ...one, wires: [{ socket, end: 'listen' }] })
     listens.catch(() => {}) // Reported below, together with the other one.
-    await Promise.race([fileAppears(socket, 300_000), listens]).catch(() => {})
+    await Promise.race([fileAppears(socket, BOOT_MS), listens]).catch(() => {})
     const connects = Guest.boot(parts, { ...other, wires: [{ socket, end: 'connect' }] })
     const [listening, connecting] = await bothOrNone(listens, connects)
     return { listening, connecting, folder }

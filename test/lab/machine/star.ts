@@ -1,7 +1,7 @@
 import { rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import { makeWorkFolder } from '../base/work-folder.js'
-import { Guest, type GuestOptions } from './guest.js'
+import { BOOT_MS, Guest, type GuestOptions } from './guest.js'
 import type { LabParts } from './lab-parts.js'
 import { fileAppears } from './pair.js'
 import type { Wire } from './qemu.js'
@@ -44,7 +44,7 @@ export class GuestStar implements AsyncDisposable {
         const boot = Guest.boot(parts, { name, cpus: 1, ...options.server, wires: [wire] })
         boots.push(boot)
         boot.catch(() => {}) // Reported below.
-        await Promise.race([fileAppears(wire.socket, 300_000), boot])
+        await Promise.race([fileAppears(wire.socket, BOOT_MS), boot])
       }
       const ends = wires.map((wire): Wire => ({ ...wire, end: 'connect' }))
       boots.push(Guest.boot(parts, { name: 'client', cpus: 1, ...options.client, wires: ends }))

@@ -34,6 +34,13 @@ class Poller {
     CHECK(poller_.establish(number, device_.region(), peer) == 0);
     return number;
   }
+  // Mode `caller`: a connection of which nothing is under way, and nothing that it posted is left.
+  uint32_t connect_at_rest() {
+    const uint32_t number = connect();
+    turns();
+    device_.sent();
+    return number;
+  }
   // Everything that is on the event ring, of one type after the other.
   std::vector<ring::Descriptor> take() {
     ring::EventRing& events = poller_.event_ring();

@@ -31,9 +31,7 @@ void just_before_arming() {
 void small_messages() {
   Device device;
   Poller poller(device, ring::Mode::caller);
-  poller.connect();
-  poller.turns();
-  device.sent();
+  poller.connect_at_rest();
   for (uint32_t unit = 0; unit < kDepth; ++unit) device.arrive(unit);
   CHECK(poller.turns().size() == kDepth);
   const std::vector<ibv_send_wr> sent = device.sent();
@@ -46,9 +44,7 @@ void small_messages() {
 void full_of_small_messages() {
   Device device;
   Poller poller(device, ring::Mode::caller);
-  const uint32_t number = poller.connect();
-  poller.turns();
-  device.sent();
+  const uint32_t number = poller.connect_at_rest();
   std::vector<ibv_send_wr> sent;
   const auto post_until_full = [&] {
     for (ring::SendResult result = ring::SendResult::done; result == ring::SendResult::done;) {
@@ -111,9 +107,7 @@ void of_the_one_before() {
 bool last_of_all() {
   Device device;
   Poller poller(device, ring::Mode::caller);
-  const uint32_t number = poller.connect();
-  poller.turns();
-  device.sent();
+  const uint32_t number = poller.connect_at_rest();
   const int users = device.region_users();
   CHECK(poller->read(number, device.region(), 0, 4096, kKey, 64, 7) == ring::SendResult::done);
   CHECK(device.region_users() == users + 1);
@@ -138,28 +132,25 @@ bool last_of_all() {
   return in_time;
 }
 
-// What a device refuses and has all the same completes after that: a credit, whose count it is in, and a
-// READ, whose memory it may still know.
-void refused_and_flushed() {
-  {
-    Device device;
-    Poller poller(device, ring::Mode::caller);
-    poller.connect();
-    poller.turns();
-    device.sent();
-    device.refuses = true;
-    for (uint32_t unit = 0; unit < kDepth; ++unit) device.arrive(unit);
-    CHECK(has(poller.turns(), ring::Event::broken));
-    const std::vector<ibv_send_wr> sent = device.sent();
-    CHECK(sent.size() == 1, "%zu requests", sent.size());
-    device.complete(sent[0].wr_id, IBV_WC_WR_FLUSH_ERR);
-    poller.turns();
-  }
+// A credit that a device refuses and has all the same completes after that.
+void refused_credit() {
   Device device;
   Poller poller(device, ring::Mode::caller);
-  const uint32_t number = poller.connect();
+  poller.connect_at_rest();
+  device.refuses = true;
+  for (uint32_t unit = 0; unit < kDepth; ++unit) device.arrive(unit);
+  CHECK(has(poller.turns(), ring::Event::broken));
+  const std::vector<ibv_send_wr> sent = device.sent();
+  CHECK(sent.size() == 1, "%zu requests", sent.size());
+  device.complete(sent[0].wr_id, IBV_WC_WR_FLUSH_ERR);
   poller.turns();
-  device.sent();
+}
+
+// A READ likewise, and its memory is held until then.
+void refused_read() {
+  Device device;
+  Poller poller(device, ring::Mode::caller);
+  const uint32_t number = poller.connect_at_rest();
   const int users = device.region_users();
   device.refuses = true;
   CHECK(poller->read(number, device.region(), 0, 4096, kKey, 64, 7) == ring::SendResult::failed);
@@ -378,7 +369,8 @@ STRESS(ring_late_completions) {
   fixture::timed("full of small messages", full_of_small_messages);
   fixture::timed("of the one before", of_the_one_before);
   fixture::timed("last of all", [] { fixture::await(last_of_all); });
-  fixture::timed("refused and flushed", refused_and_flushed);
+  fixture::timed("refused credit", refused_credit);
+  fixture::timed("refused READ", refused_read);
   return 0;
 }
 

@@ -42,8 +42,7 @@ async function openBehindWire(options: Partial<Parameters<typeof openVolume>[1]>
   const { server, uri } = await serve(8, ADDRESSES.iwarp())
   const wire = await Wire.to(uri)
   onTestFinished(() => wire.close())
-  const at = wire.uri
-  const volume = await openVolume([at], { size: SIZE, reconnect: 600_000, ...options })
+  const volume = await openVolume([wire.uri], { size: SIZE, reconnect: 600_000, ...options })
   const failures: ServerFailure[] = []
   volume.onServerFailure((failure) => failures.push(failure))
   return { server, uri, wire, volume, failures }

@@ -44,6 +44,9 @@ const SLABS_EACH = 2
 /** … and besides: spare ones, and those of requests that were not answered. */
 const MORE_SLABS = 1_024
 
+/** Refusals by a server that has the session. */
+const HAS_IT = ['EBUSY', 'EXDEV', 'EDQUOT', 'EUSERS']
+
 /** How long the end of a session of a process that has just died waits for the server to notice that. */
 const ATTENDED_MS = 2_000
 const ATTENDED_RETRY_MS = 100
@@ -109,9 +112,6 @@ export async function resumeSession(
     ...(silent === undefined ? {} : { silent }),
   }
 }
-
-/** Refusals by a server that has the session. */
-const HAS_IT = ['EBUSY', 'EXDEV', 'EDQUOT', 'EUSERS']
 
 /** How much an answer says of the session: an address may lead to another server by now, or nowhere. */
 function telling(failure: unknown): number {

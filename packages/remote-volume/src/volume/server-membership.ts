@@ -212,6 +212,7 @@ export class ServerMembership {
       throw new UsageError('it came back with another slab size')
     if (session.context !== this.#state.context)
       throw new WrongAddressError(`${session.uri} is reached over another device than the volume's`)
+    // Twice: no connection is made in vain, and another may have joined meanwhile.
     if (adopt === undefined) this.#checkOther(session)
     const connections = await this.#lanes.connect(session)
     if (this.#state.fenced !== undefined) throw this.#state.fenced

@@ -29,9 +29,10 @@ SendResult Reader::read(const MrRef& region, uint64_t offset, uint64_t remote_ad
   ibv_send_wr* bad = nullptr;
   if (ibv_post_send(qp_.get(), &request, &bad) != 0) {
     // A driver that names no request has it (siw): the slot is the poller's, as if it had been posted.
-    if (bad == nullptr) return SendResult::failed;
-    slot.region = {};
-    slot.state.store(State::free, std::memory_order_relaxed);
+    if (bad != nullptr) {
+      slot.region = {};
+      slot.state.store(State::free, std::memory_order_relaxed);
+    }
     return SendResult::failed;
   }
   counters.doorbells.add(1);
